@@ -1,0 +1,1 @@
+"""What starts the demo, runs the race and judges it. A project of yours needs nothing from here."""

@@ -1,0 +1,1 @@
+"""The pages of live locks, and what they are made of."""

@@ -1,0 +1,1 @@
+"""Lock engines, chosen by dotted path in the settings."""

@@ -1,0 +1,55 @@
+"""RedisEngine: one Redis or Valkey server.
+
+What it cannot promise: a server that restarts without its data has forgotten who held what, and
+grants again; each holder learns it at its next renewal, and its fencing token tells the two
+apart. The server must not evict keys (``maxmemory-policy noeviction``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockapp.core.options import EngineOptions
+from lockapp.core.ports import EnginePort
+from lockapp.engines.base import Engine
+from lockapp.engines.redis.address import Address
+from lockapp.engines.redis.async_transport import AsyncTransport
+from lockapp.engines.redis.circuit import Circuit
+from lockapp.engines.redis.scripts import build_all
+from lockapp.engines.redis.steps import RedisSteps
+from lockapp.engines.redis.sync_transport import SyncTransport
+
+
+class RedisEngine(Engine):
+    """Locks on one Redis (7.0 and later) or Valkey (8 and later) server."""
+
+    def __init__(self, alias: str, location: str | Address, options: EngineOptions) -> None:
+        """See Engine.
+
+        Args:
+            location: ``redis://``, ``rediss://`` or ``unix://``; or an Address taken from
+                elsewhere (a django-redis cache).
+
+        Raises:
+            ValueError: not such an address.
+        """
+        self.address = location if isinstance(location, Address) else Address.from_url(location)
+        self.scripts = build_all()
+        super().__init__(alias, location, options)
+
+    def _start(self) -> None:
+        super()._start()
+        self.circuit = Circuit(self.alias, self.options, self.observe)  # a child's own: closed
+
+    def make_sync_port(self) -> EnginePort:
+        """See Engine."""
+        return self._port(SyncTransport(self.address, self.options, self.alias, self.circuit))
+
+    def make_async_port(self) -> EnginePort:
+        """See Engine."""
+        return self._port(AsyncTransport(self.address, self.options, self.alias, self.circuit))
+
+    def _port(self, transport: Any) -> EnginePort:
+        port = RedisSteps(transport, self.options, self.scripts, self.alias, self.shards)
+        transport.on_connect = lambda: port.watchdog.wake()
+        return port

@@ -1,0 +1,57 @@
+"""``manage.py lockapp list | show | revoke | release | collect | sweep | prune``: at a terminal.
+
+Exit codes: 0 done; 1 nothing was done, or nobody holds the lock; 2 asked in a wrong way; 3 the
+engine could not be asked; 4 the database failed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from lockapp.exceptions import EngineError
+from lockapp.management.subcommands.base import DATABASE, UNAVAILABLE, USAGE, Subcommand
+from lockapp.management.subcommands.collecting import Collect, Sweep
+from lockapp.management.subcommands.ending import Release, Revoke
+from lockapp.management.subcommands.live import List, Show
+from lockapp.management.subcommands.pruning import Prune
+
+SUBCOMMANDS: dict[str, type[Subcommand]] = {
+    each.name: each for each in (List, Show, Revoke, Release, Collect, Sweep, Prune)
+}
+
+
+class Command(BaseCommand):
+    """Look at locks, ask a holder to let go, take one away, store lock events, prune."""
+
+    help = "Look at live locks, ask a holder to let go, take a lock away, store lock events."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the subcommands."""
+        commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+        for name, each in SUBCOMMANDS.items():
+            command: CommandParser = commands.add_parser(
+                name, help=each.help, description=each.help
+            )
+            if each.engine_too:
+                command.add_argument("--using", metavar="ALIAS", help="the engine, as in LOCKAPP")
+            if each.json_too:
+                command.add_argument("--json", action="store_true", help="print JSON")
+            each.declare(command)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the subcommand; turn what fails into a message and an exit code."""
+        try:
+            SUBCOMMANDS[options["command"]](self).run(options)
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error), returncode=USAGE) from error
+        except EngineError as error:
+            raise CommandError(
+                f"Could not ask the engine: {error}", returncode=UNAVAILABLE
+            ) from error
+        except DatabaseError as error:
+            raise CommandError(f"Could not store: {error}", returncode=DATABASE) from error

@@ -1,0 +1,1 @@
+"""What comes after ``manage.py lockapp``: one class for each word."""

@@ -1,0 +1,32 @@
+"""Django settings inside the worker processes of the suite; addresses come from the environment."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import urlsplit
+
+SECRET_KEY = "only for tests"
+USE_TZ = True
+INSTALLED_APPS: list[str] = []
+DATABASES: dict[str, dict[str, object]] = {}
+
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": urlsplit(os.environ["LOCKAPP_TEST_LOCKS"])._replace(path="/3").geturl(),
+    }
+}
+
+LOCKAPP = {
+    "default": {
+        "ENGINE": "lockapp.engines.redis.RedisEngine",
+        "LOCATION": os.environ["LOCKAPP_TEST_LOCKS"],
+        "OPTIONS": {"prefix": os.environ["LOCKAPP_TEST_PREFIX"]},
+    },
+    # A server that tests stop and start.
+    "frail": {
+        "ENGINE": "lockapp.engines.redis.RedisEngine",
+        "LOCATION": os.environ["LOCKAPP_TEST_FRAIL_LOCKS"],
+        "OPTIONS": {"connect_timeout": 0.5, "command_timeout": 0.5},
+    },
+}

@@ -1,0 +1,106 @@
+"""Fixtures of the contract: the place (engine), the people (front)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lockapp import watchdog
+from lockapp.engines.base import Engine
+from lockapp.engines.redis.engine import RedisEngine
+from tests.contract.fronts import People
+from tests.contract.journal import Journal
+from tests.contract.places import MemoryPlace, Place, RedisPlace, assert_no_litter
+from tests.proxy import TcpProxy
+from tests.servers import RedisServer
+from tests.timing import scaled
+
+Far = Callable[..., RedisEngine]
+
+
+@pytest.fixture(autouse=True)
+def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an idle watchdog end soon, so that its thread is seen to end."""
+    monkeypatch.setattr(watchdog, "LINGER_S", 0.03)
+
+
+@pytest.fixture(params=["redis", "memory"])
+def place(request: pytest.FixtureRequest, prefix: str) -> Iterator[Place]:
+    """A lock server of every kind; at the end nothing may be left on it."""
+    made: Place
+    if request.param == "redis":
+        made = RedisPlace(request.getfixturevalue("redis_server"), prefix)
+    else:
+        made = MemoryPlace(prefix)
+    yield from _used(request, made)
+
+
+@pytest.fixture
+def redis_place(
+    request: pytest.FixtureRequest, redis_server: RedisServer, prefix: str
+) -> Iterator[RedisPlace]:
+    """The shared Redis server, for what only a server of its own process can show."""
+    yield from _used(request, RedisPlace(redis_server, prefix))
+
+
+@pytest.fixture
+def memory_place(request: pytest.FixtureRequest, prefix: str) -> Iterator[MemoryPlace]:
+    """A server in this process."""
+    yield from _used(request, MemoryPlace(prefix))
+
+
+@pytest.fixture
+def far_place(
+    request: pytest.FixtureRequest, redis_server: RedisServer, proxy: TcpProxy, prefix: str
+) -> Iterator[RedisPlace]:
+    """The shared Redis server behind a network that can fail (`proxy`)."""
+    made = RedisPlace(redis_server, prefix, proxy.url)
+    made.engine = made.another_engine(command_timeout=0.3, connect_timeout=0.3)
+    for used in _used(request, made):
+        yield used
+        proxy.heal()
+
+
+@pytest.fixture
+def far(proxy: TcpProxy, redis_place: RedisPlace) -> Iterator[Far]:
+    """Makes engines behind a network that can fail, with short timeouts."""
+    place = RedisPlace(redis_place.server, redis_place.prefix, proxy.url)
+
+    def make(**options: Any) -> RedisEngine:
+        timeouts = {"connect_timeout": scaled(0.3), "command_timeout": scaled(0.3)}
+        made = place.another_engine(**{**timeouts, **options})
+        assert isinstance(made, RedisEngine)
+        return made
+
+    yield make
+    proxy.heal()
+    place.close()
+
+
+def _used(request: pytest.FixtureRequest, place: Place) -> Iterator:
+    yield place
+    if not request.node.get_closest_marker("keeps_keys"):
+        assert_no_litter(place)
+    place.close()
+
+
+@pytest.fixture
+def engine(place: Place) -> Engine:
+    """The place's first engine."""
+    return place.engine
+
+
+@pytest.fixture(params=["sync", "async"])
+def people(request: pytest.FixtureRequest) -> Iterator[People]:
+    """Contenders of either front: `ann, bob = people("ann", "bob")`."""
+    made = People(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def journal() -> Journal:
+    """An empty journal."""
+    return Journal()

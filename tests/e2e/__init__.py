@@ -1,0 +1,1 @@
+"""The demo, started and used as a stranger would."""

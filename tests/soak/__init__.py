@@ -1,0 +1,1 @@
+"""Long and heavy tests; each has a short version in the normal suite."""

@@ -1,0 +1,53 @@
+"""A process that takes locks at random until told to stop: `python -m tests.soak.worker …`.
+
+Arguments: URL, prefix, log file, stop file, seed. It logs its leases for `tests/history.py`.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from pathlib import Path
+
+from lockapp.core.options import EngineOptions
+from lockapp.engines.redis.engine import RedisEngine
+from lockapp.exceptions import LeaseLost, NotAcquired
+from lockapp.lock import Lock
+
+NAMES = [f"soak:{number}" for number in range(5)]
+OPTIONS = {
+    "ttl": 1,
+    "claim_window": 0.5,
+    "waiting_slice": 0.5,
+    "tombstone": 1,
+    "event_cap": 1_000_000,
+}
+
+
+def main() -> None:
+    """Acquire, log, work, log, release; again."""
+    url, prefix, log, stop, seed = sys.argv[1:]
+    chance = random.Random(seed)
+    engine = RedisEngine("soak", url, EngineOptions.parse({**OPTIONS, "prefix": prefix}))
+    with Path(log).open("a", buffering=1) as out:
+        while not Path(stop).exists():
+            lock = Lock(engine, chance.choice(NAMES), wait=chance.choice([0, 0.01, 5, 5, 5]))
+            try:
+                lease = lock.acquire()
+            except (NotAcquired, LeaseLost):
+                continue
+            fence = f"{lease.name} {lease.fence}"
+            out.write(f"enter {fence} {engine.now():.6f} {lease.valid_until:.6f}\n")
+            # Now and then for longer than a lease lives, so that renewals happen.
+            time.sleep(chance.choice([0, 0, 0.001, 0.005, 0.02, 0.02, 1.5]))
+            out.write(f"leave {fence} {engine.now():.6f} {lease.valid_until:.6f}\n")
+            try:
+                lease.release()
+            except LeaseLost:
+                out.write(f"lost {fence}\n")
+    engine.close()
+
+
+if __name__ == "__main__":
+    main()

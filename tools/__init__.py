@@ -1,0 +1,1 @@
+"""The commands behind the Makefile; standard library only where they run before the install."""
