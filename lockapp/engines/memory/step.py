@@ -72,7 +72,10 @@ class Step:
         self._events.append((
             "acquired",
             holder.fence,
-            {"waited_ms": str(waited_ms), "ttl_ms": str(ttl_ms), "description": description},
+            {
+                "waited_ms": str(waited_ms), "ttl_ms": str(ttl_ms), "weight": str(weight),
+                "limit": str(limit), "description": description,
+            },
         ))  # fmt: skip
         if inbox:
             self._grants.append((inbox, GrantMessage(holder.deadline_ms, holder.fence)))
