@@ -1,9 +1,9 @@
 """Listener: the thread in a worker's main process that learns of its children's deaths.
 
-Each child keeps a connection to it and tells which leases it holds
-(:mod:`lockapp.celery.lifeline`). The end of file is the kernel's word that the child is gone: it
-comes after the last instruction of its last thread, however the child ended. Then, and for what
-that child told through that connection, the listener abandons; it never releases anything for the
+Each child keeps a connection to it, through which came the memory where it writes which leases it
+holds (:mod:`lockapp.celery.lifeline`). The end of file is the kernel's word that the child is gone:
+it comes after the last instruction of its last thread, however the child ended. Then, and for what
+stands in the memory of that connection, the listener abandons; it never releases anything for the
 living.
 
 A child that has closed its end but lives, since its body closes descriptors that are not its own,
@@ -16,6 +16,7 @@ every socket and removes the directory.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import selectors
@@ -23,11 +24,10 @@ import shutil
 import socket
 import tempfile
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockapp.celery.report import Report, Told
+from lockapp.celery.sheet import Report, read
 from lockapp.core.backoff import pause_s
 from lockapp.core.flight import ABORTED
 from lockapp.core.run import run_sync
@@ -40,11 +40,10 @@ logger = logging.getLogger("lockapp.celery")
 
 PREFIX, NAME = "lockapp-", "lifeline"
 BACKLOG = 1024
-CHUNK = 65_536
-LULL_S = 0.01
-"""How long it does not listen after it has. A child tells twice a task; to hear each line by itself
-would stop the main process that often, which has every task to hand out. What is told meanwhile
-waits in the socket, which has room for far more; a death is known that much later."""
+CHUNK = 4096
+CLOSED_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+LOOK_S = 0.01
+"""How long between two looks whether a child has ended, in seconds."""
 DYING_S = 1.0
 """How long a child may take to end after its end of file; it is far less."""
 CLOSE_LIMIT_S = 0.5
@@ -62,6 +61,22 @@ main process has children to make, and all others to serve.
 os.register_at_fork(
     before=_AT_WORK.acquire, after_in_parent=_AT_WORK.release, after_in_child=_AT_WORK.release
 )
+
+
+@dataclass(slots=True)
+class Child:
+    """What came through a child's line."""
+
+    memory: int | None = None
+    """The descriptor of its sheet, which comes first."""
+    rest: bytes = b""
+    """The beginning of what is no whole line yet."""
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.memory is not None:
+            os.close(self.memory)
+            self.memory = None
 
 
 @dataclass(slots=True)
@@ -93,7 +108,7 @@ class Listener:
             OSError: no directory or socket could be made.
         """
         self._actor = actor
-        self._lines: dict[socket.socket, Told] = {}
+        self._lines: dict[socket.socket, Child] = {}
         self._left: list[Left] = []
         self._met: set[str] = set()
         self._closing = False
@@ -132,6 +147,8 @@ class Listener:
         """Close the copies of the sockets in a forked process; the directory is the parent's."""
         for copy in (self._door, self._bell, self._rope, *self._lines):
             copy.close()
+        for child in self._lines.values():
+            child.close()
 
     def _shut(self) -> None:
         self.drop()
@@ -141,9 +158,8 @@ class Listener:
         try:
             while not self._closing:
                 self._attend(self._pause_s())
-                time.sleep(LULL_S)
             end = boot_clock() + CLOSE_LIMIT_S
-            while (self._attend(LULL_S) or self._left) and boot_clock() < end:
+            while (self._attend(LOOK_S) or self._left) and boot_clock() < end:
                 pass
         except Exception:
             logger.exception("locks of children that die are free only within their ttl from now")
@@ -175,34 +191,38 @@ class Listener:
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             line, _ = self._door.accept()
             line.setblocking(False)
-            self._lines[line] = Told()
+            self._lines[line] = Child()
             self._selector.register(line, selectors.EVENT_READ)
 
     def _hear(self, line: socket.socket) -> None:
+        child = self._lines[line]
         try:
-            if self._goes_on(line):
+            if self._goes_on(line, child):
                 return
-            left = self._lines[line].left
+            left = [] if child.memory is None else read(child.memory)
         except (TypeError, ValueError):
             logger.exception("a child's report makes no sense; it is not listened to any more")
             left = []
         self._selector.unregister(line)
         del self._lines[line]
         line.close()
+        child.close()
         now = boot_clock()
         self._left += [Left(report, now, now) for report in left]
 
-    def _goes_on(self, line: socket.socket) -> bool:
-        """Take in what a child told; return whether it may tell more."""
+    def _goes_on(self, line: socket.socket, child: Child) -> bool:
+        """Take in what a child sent; return whether it may send more."""
         try:
-            data = line.recv(CHUNK)
+            data, memory, _, _ = socket.recv_fds(line, CHUNK, 1, CLOSED_ON_EXEC)
         except BlockingIOError:
             return True
         except ConnectionError:  # another way to say that nobody is there
             return False
-        told = self._lines[line]
-        told.hear(data)
-        self._meet(told.engines)
+        for descriptor in memory:
+            child.close()
+            child.memory = descriptor
+        *names, child.rest = (child.rest + data).split(b"\n")
+        self._meet({json.loads(name) for name in names if name})
         return bool(data)
 
     def _meet(self, engines: set[str]) -> None:
@@ -229,7 +249,7 @@ class Listener:
         report = left.report
         about = {"lockapp_name": report.name, "lockapp_task_id": report.task_id}
         if _lives(report.pid):
-            left.due = boot_clock() + LULL_S
+            left.due = boot_clock() + LOOK_S
             if left.due < left.since + DYING_S:
                 return False
             logger.error(

@@ -6,23 +6,17 @@ How many tasks a second it costs is measured by ``tests/bench/task.py``.
 from __future__ import annotations
 
 import re
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import redis
 
-from lockapp.celery.lifeline import Lifeline
-from lockapp.celery.listener import Listener
-from lockapp.celery.report import Report, held, over
 from lockapp.engines.redis.scripts import build
 from tests.bench.task import Bench
 from tests.servers import RedisServer
-from tests.timing import pause, wait_until
 
 TASKS = 200
 BY_THE_CLOCK = TASKS // 10
@@ -104,38 +98,3 @@ def test_a_task_costs_its_broker_and_result_backend_nothing(
         sent.append(len(lines))
     assert sent[0] > TASKS
     assert sent[1] - sent[0] <= TASKS // 2, sent
-
-
-def test_a_main_process_is_not_stopped_for_each_line_of_its_children() -> None:
-    """It reads in lulls what they told meanwhile; each look takes the interpreter away from it."""
-    looks = []
-
-    class Counting(Listener):
-        def _attend(self, timeout_s: float | None) -> bool:
-            looks.append(timeout_s)
-            return super()._attend(timeout_s)
-
-    listener = Counting("worker of a test")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as child:
-        child.connect(listener.address)
-        for _ in range(TASKS):
-            child.send(over("of a lease"))
-            pause(0.001)  # as a child does between two lines: it works
-    wait_until(lambda: not listener._lines, what="the end of the child's line")
-    listener.close()
-    assert len(looks) < TASKS // 2
-
-
-def test_what_a_busy_main_process_has_not_read_waits(tmp_path: Path) -> None:
-    """Of more tasks than any child ends in a lull. What finds no room is the last that is told."""
-    report = Report("default", "order:1", "0" * 32, 17, 30_000, 4711, "pay", "0" * 36)
-    line = Lifeline()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.bind(str(tmp_path / "door"))
-        door.listen(1)
-        line.connect(str(tmp_path / "door"))
-        for _ in range(200):
-            line.send(held(report))
-            line.send(over(report.token))
-        assert line.connected
-        line.drop()

@@ -11,7 +11,7 @@ import pytest
 
 from lockapp.celery import listener
 from lockapp.celery.lifeline import Lifeline
-from lockapp.celery.report import Report, held
+from lockapp.celery.sheet import Report
 from tests.timing import pause, scaled, wait_until
 
 
@@ -51,7 +51,7 @@ def test_a_fork_waits_for_what_the_listener_does(parent: listener.Listener, slow
     """Else the new child would have the locks that the thread holds, and nobody to release them."""
     line = Lifeline()
     line.connect(parent.address)
-    line.send(held(Report("default", "order:1", "token", 17, 30_000, 4711, "pay", None)))
+    line.hold(Report("default", "order:1", "token", 17, 30_000, 4711, "pay", None))
     wait_until(lambda: parent._lines, what="the line")
     line.drop()  # the end of file is the same as that of a killed child
     assert slow.entered.wait(scaled(5))

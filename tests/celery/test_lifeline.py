@@ -1,4 +1,4 @@
-"""What a child tells its parent: the lines, and the socket they go through."""
+"""What a child tells its parent: the sheet, and the socket through which it comes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 from lockapp.celery import current_lease, single_instance
 from lockapp.celery.lifeline import Lifeline
 from lockapp.celery.listener import _AT_WORK, Listener
-from lockapp.celery.report import Report, Told, held, over
+from lockapp.celery.sheet import SIZE, SLOT_BYTES, SLOTS, Report, Sheet, read, shared_memory
 from lockapp.handler import lock, locks
 from lockapp.lease import Lease
 from tests.celery.conftest import drop_reports
@@ -28,54 +29,81 @@ from tests.servers import RedisServer, free_port
 from tests.timing import scaled, wait_until
 
 
-def _report(number: int = 1) -> Report:
-    name, token = f"order:{number}\n", f"token{number}"
-    return Report("default", name, token, 17, 30_000, 4711, "pay", None)
+def _report(number: int = 1, name: str = "order:{}\n") -> Report:
+    token = f"token{number}"
+    return Report("default", name.format(number), token, 17, 30_000, 4711, "pay", None)
 
 
-def test_what_was_told_and_not_taken_back_is_left() -> None:
-    """In the order it was told; a lease that is over, or was never told, counts for nothing."""
-    told = Told()
-    told.hear(held(_report(1)) + held(_report(2)) + held(_report(3)))
-    told.hear(over("token2") + over("token9"))
-    assert told.left == [_report(1), _report(3)]
+@pytest.fixture
+def memory() -> Iterator[int]:
+    """The descriptor that both sides have."""
+    made = shared_memory()
+    yield made
+    os.close(made)
 
 
-def test_lines_may_come_in_any_pieces() -> None:
-    """A stream knows no lines."""
-    told = Told()
-    for byte in held(_report(1)) + held(_report(2)) + over("token1"):
-        told.hear(bytes([byte]))
-    assert told.left == [_report(2)]
+@pytest.fixture
+def sheet(memory: int) -> Iterator[Sheet]:
+    """What a child writes into it."""
+    made = Sheet(memory)
+    yield made
+    made.close()
 
 
-@pytest.mark.parametrize("missing", [1, 20])
-def test_a_last_line_that_is_cut_off_counts_for_nothing(missing: int) -> None:
-    """A killed child may have got no further."""
-    told = Told()
-    told.hear(held(_report(1)) + held(_report(2))[:-missing])
-    assert told.left == [_report(1)]
-    told = Told()
-    told.hear(held(_report(1)) + over("token1")[:-missing])
-    assert told.left == [_report(1)]
+def test_what_was_told_and_not_taken_back_is_left(sheet: Sheet, memory: int) -> None:
+    """In no order; a lease that is over, or was never told, counts for nothing."""
+    slots = [sheet.put(_report(number)) for number in (1, 2, 3)]
+    assert slots[1] is not None
+    sheet.clear(slots[1])
+    assert sorted(read(memory)) == [_report(1), _report(3)]
+    sheet.put(_report(4))  # in the place of the second, whose line was longer or not
+    assert sorted(read(memory)) == [_report(1), _report(3), _report(4)]
 
 
-def test_what_a_lease_is_about_is_read_at_the_end_only() -> None:
-    """Of what is told meanwhile, the engine alone is wanted at once, and stays known."""
-    told = Told()
-    told.hear(held(_report(1)) + over("token1") + b'+token2\t"other"\tno matter what\n')
-    assert told.engines == {"default", "other"}
-    with pytest.raises(ValueError, match="Expecting value"):
-        assert told.left
-    told.hear(over("token2"))
-    assert told.left == []
+def test_a_line_counts_once_it_is_whole(sheet: Sheet, memory: int) -> None:
+    """A child that is killed while it writes has got no further; what others wrote counts."""
+    sheet.put(_report(1))
+    slot = sheet.put(_report(2))
+    assert slot is not None
+    sheet.clear(slot)  # as before its last byte was written, and after the first was cleared
+    assert b"token2" in os.pread(memory, SIZE, 0)
+    assert read(memory) == [_report(1)]
 
 
-@pytest.mark.parametrize("line", [b"{\n", b"[]\n", b"+token\n", b"+token all at once\n"])
-def test_a_line_that_makes_no_sense_is_an_error(line: bytes) -> None:
-    """The listener then listens to that child no more."""
+def test_what_finds_no_room_is_not_told(sheet: Sheet, memory: int) -> None:
+    """Neither too many nor too long a line; there is room again once something is over."""
+    assert sheet.put(_report(0, "n" * SLOT_BYTES)) is None
+    longest = _report(0, "n" * (SLOT_BYTES - len(str(_report(0))) - 200))
+    slots = [sheet.put(longest) for _ in range(SLOTS)]
+    assert None not in slots
+    assert sheet.put(_report(1)) is None
+    sheet.clear(slots[0] or 0)
+    assert sheet.put(_report(1)) is not None
+    assert sorted(read(memory)) == sorted([longest] * (SLOTS - 1) + [_report(1)])
+
+
+def test_threads_don_t_disturb_each_other(sheet: Sheet, memory: int) -> None:
+    """Each has a slot of its own; none is lost."""
+
+    def work(number: int) -> None:
+        for _ in range(500):
+            slot = sheet.put(_report(number))
+            assert slot is not None
+            assert _report(number) in read(memory)
+            sheet.clear(slot)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert read(memory) == []
+    assert None not in [sheet.put(_report(number)) for number in range(SLOTS)]
+
+
+@pytest.mark.parametrize("line", [b"{}", b"nonsense", b"[1, 2]"])
+def test_a_sheet_that_makes_no_sense_is_an_error(memory: int, line: bytes) -> None:
+    """The listener then abandons nothing on its word."""
+    os.pwrite(memory, b"\x01" + line + b"\n", 0)
     with pytest.raises((TypeError, ValueError)):
-        Told().hear(line)
+        read(memory)
 
 
 @pytest.fixture
@@ -96,13 +124,16 @@ def lifeline(tmp_path: Path, door: socket.socket) -> Iterator[Lifeline]:
     made.drop()
 
 
-def _told_of(listener: Listener, *leases: Lease, pid: int = 0) -> Lifeline:
-    """A line through which these leases were told."""
+def _report_of(lease: Lease, pid: int = 4711) -> Report:
+    token = lease.renew_item.token
+    return Report("default", lease.name, token, lease.fence, 30_000, pid, "pay", "id")
+
+
+def _told_of(listener: Listener, lease: Lease, pid: int = 4711) -> Lifeline:
+    """A line through which this lease was told."""
     made = Lifeline()
     made.connect(listener.address)
-    for lease in leases:
-        name, token, fence = lease.name, lease.renew_item.token, lease.fence
-        made.send(held(Report("default", name, token, fence, 30_000, pid or 4711, "pay", "id")))
+    made.hold(_report_of(lease, pid))
     return made
 
 
@@ -120,28 +151,40 @@ def _read(line: socket.socket) -> tuple[bytes, bool]:
         data += piece
 
 
-def test_a_parent_that_does_not_read_delays_nobody_and_is_told_only_whole_lines(
+def _sheet_of(parents: socket.socket) -> int:
+    """Receive the child's memory, as the listener does."""
+    data, memory, _, _ = socket.recv_fds(parents, 100, 1)
+    assert data == b"\n"
+    return memory[0]
+
+
+def test_to_tell_sends_nothing_but_the_engine_once(
     door: socket.socket, lifeline: Lifeline, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Logged once. The line stays open all the same: its end would mean death."""
-    line = held(_report())
-    before = time.monotonic()
-    with caplog.at_level(logging.WARNING):
-        while lifeline.connected:
-            lifeline.send(line)
-        lifeline.send(line)
-    assert time.monotonic() - before < scaled(5)
-    assert len(caplog.records) == 1
+    """However many leases; so a parent that does not read delays nobody and misses nothing."""
     parents, _ = door.accept()
     with parents:
-        data, alive = _read(parents)
-        assert alive
-        assert data.count(b"\n") > 100
-        told = Told()
-        told.hear(data)
-        assert told.left == [_report()]
-        lifeline.send(line)
-        assert _read(parents) == (b"", True)
+        memory = _sheet_of(parents)
+        for number in range(100):
+            slot = lifeline.hold(_report(number))
+            assert slot is not None
+            lifeline.over(slot)
+        lifeline.hold(_report(7))
+        assert read(memory) == [_report(7)]
+        assert _read(parents) == (b'"default"\n', True)
+        os.close(memory)
+    assert not caplog.records
+
+
+def test_what_finds_no_room_is_logged_once(
+    lifeline: Lifeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run goes on."""
+    for number in range(SLOTS + 2):
+        told = lifeline.hold(_report(number))
+        assert (told is None) == (number >= SLOTS)
+    assert len(caplog.records) == 1
+    assert "within their ttl" in caplog.text
 
 
 def test_a_parent_that_is_gone_is_logged_once(
@@ -149,12 +192,26 @@ def test_a_parent_that_is_gone_is_logged_once(
 ) -> None:
     """The run goes on."""
     door.accept()[0].close()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            lifeline.send(held(_report()))
+    for number in range(3):
+        assert lifeline.hold(_report(number)) is not None
     assert len(caplog.records) == 1
     assert "within their ttl" in caplog.text
-    assert not lifeline.connected
+
+
+def test_a_forked_process_neither_tells_nor_takes_back(
+    door: socket.socket, lifeline: Lifeline
+) -> None:
+    """It may leave a block that its parent has entered; the lease is its parent's."""
+    parents, _ = door.accept()
+    with parents:
+        memory = _sheet_of(parents)
+        slot = lifeline.hold(_report(1))
+        assert slot is not None
+        lifeline.drop()  # as after a fork
+        lifeline.over(slot)
+        assert lifeline.hold(_report(2)) is None
+        assert read(memory) == [_report(1)]
+        os.close(memory)
 
 
 def test_without_a_listener_there_is_no_line(
@@ -164,7 +221,7 @@ def test_without_a_listener_there_is_no_line(
     lifeline = Lifeline()
     with caplog.at_level(logging.WARNING):
         lifeline.connect(str(tmp_path / "nobody"))
-        lifeline.send(held(_report()))
+        assert lifeline.hold(_report()) is None
     assert len(caplog.records) == 1
     assert not lifeline.connected
 
@@ -174,6 +231,7 @@ def test_the_end_of_file_comes_although_a_program_lives_on(
 ) -> None:
     """A program that was started inherits nothing, whatever it was started with."""
     parents, _ = door.accept()
+    os.close(_sheet_of(parents))
     program = [sys.executable, "-c", "import time; time.sleep(60)"]
     with parents, subprocess.Popen(program, close_fds=False) as started:
         try:
@@ -198,30 +256,34 @@ class TestARun:
         with door.accept()[0] as made:
             yield made
 
+    @pytest.fixture
+    def memory(self, parents: socket.socket) -> Iterator[int]:
+        """What came through it."""
+        made = _sheet_of(parents)
+        yield made
+        os.close(made)
+
     def test_tells_what_it_holds_before_its_body_and_that_it_is_over_after_the_release(
-        self, redis_locks: Any, parents: socket.socket
+        self, redis_locks: Any, memory: int
     ) -> None:
         """Also when the body fails."""
-        told = Told()
+        told: list[Report] = []
         fences = []
 
         @single_instance(key="order:{number}")
         def pay(number: int) -> None:
-            told.hear(_read(parents)[0])
+            told.extend(read(memory))
             fences.append(current_lease().fence)
             raise KeyError(number)
 
         with pytest.raises(KeyError):
             pay(7)
-        assert [(it.name, it.fence, it.pid) for it in told.left] == [
-            ("order:7", fences[0], os.getpid())
-        ]
-        assert told.left[0].task.endswith(".pay")
-        told.hear(_read(parents)[0])
-        assert told.left == []
+        assert [(it.name, it.fence, it.pid) for it in told] == [("order:7", fences[0], os.getpid())]
+        assert told[0].task.endswith(".pay")
+        assert read(memory) == []
 
     def test_without_a_lock_of_the_engine_tells_nothing(
-        self, settings: Any, parents: socket.socket
+        self, settings: Any, parents: socket.socket, memory: int
     ) -> None:
         """Nobody else could end a lock of this process's memory."""
         settings.LOCKAPP = {
@@ -234,10 +296,12 @@ class TestARun:
 
         @single_instance
         def in_memory() -> int:
+            assert read(memory) == []
             return 1
 
         @single_instance(using="down", on_unavailable="local")
         def degraded() -> int:
+            assert read(memory) == []
             return 2
 
         assert (in_memory(), degraded()) == (1, 2)
@@ -277,18 +341,18 @@ def test_a_listener_clears_away_what_killed_workers_left(listener: Listener) -> 
 
 
 def test_a_listener_ends_at_once_and_leaves_nothing(listener: Listener) -> None:
-    """Although a child is connected; it learns it when it tells the next time."""
+    """Although a child is connected."""
     lifeline = Lifeline()
     lifeline.connect(listener.address)
-    lifeline.send(held(_report()))
+    slot = lifeline.hold(_report())
     before = time.monotonic()
     listener.close()
     assert time.monotonic() - before < scaled(0.4)
     assert not Path(listener.address).parent.exists()
     assert "lockapp-lifelines" not in {thread.name for thread in threading.enumerate()}
     listener.close()
-    lifeline.send(over("token1"))
-    assert not lifeline.connected
+    assert slot is not None
+    lifeline.over(slot)
     lifeline.drop()
 
 
@@ -296,27 +360,27 @@ def test_a_report_that_makes_no_sense_ends_that_line_only(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is abandoned on such a word, told or left; the others are listened to."""
-    one, other, dead = Lifeline(), Lifeline(), Lifeline()
-    for lifeline in (one, other, dead):
-        lifeline.connect(listener.address)
-    dead.send(b'+token\t"default"\tnonsense\n')
-    dead.drop()
-    wait_until(lambda: "makes no sense" in caplog.text, what="the log")
-    caplog.clear()
-    one.send(held(_report()))
-    one.send(b"nonsense\n")
-    wait_until(lambda: "makes no sense" in caplog.text, what="the log")
 
-    def lost() -> bool:
-        one.send(over("token1"))
-        return not one.connected
+    def lines() -> int:
+        wait_until(lambda: "makes no sense" in caplog.text, what="the log")
+        caplog.clear()
+        return len(listener._lines)
 
-    wait_until(lost, what="the end of the line")
-    other.send(held(_report()))
-    other.send(over("token1"))
-    assert other.connected
-    for lifeline in (one, other):
-        lifeline.drop()
+    other = Lifeline()
+    other.connect(listener.address)
+    wait_until(lambda: len(listener._lines) == 1, what="the other's line")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+        one.connect(listener.address)
+        one.send(b"nonsense\n")
+        assert lines() == 1
+    memory = shared_memory()
+    os.pwrite(memory, b"\x01nonsense\n", 0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.connect(listener.address)
+        socket.send_fds(dead, [b"\n"], [memory])
+    os.close(memory)
+    assert lines() == 1
+    other.drop()
     listener.close()
     assert "died" not in caplog.text
 
@@ -327,8 +391,10 @@ def test_what_a_child_left_is_abandoned_at_the_end_of_its_line(
 ) -> None:
     """And what it gave back, or another child holds, is not."""
     leases = [lock("order", number).acquire() for number in range(3)]
-    one, other = _told_of(listener, *leases[:2]), _told_of(listener, leases[2])
-    one.send(over(leases[0].renew_item.token))
+    one, other = _told_of(listener, leases[1]), _told_of(listener, leases[2])
+    slot = one.hold(_report_of(leases[0]))
+    assert slot is not None
+    one.over(slot)
     one.drop()
     wait_until(lambda: leases[1].lost, what="the loss")
     assert leases[1].lost_reason == "abandoned"
