@@ -1,14 +1,11 @@
 """Judges what happened: client logs and the event stream in, faults out. Pure.
 
-What counts as a fault:
+The stream is judged by `lockapp.audit.history`, as `manage.py lockapp verify` does; the logs tell
+what no stream can. Faults besides those described there:
 
-* *overlap*: two leases of one name that their holders could rely on at the same time, or a grant
-  in the event stream while another was open;
-* *token*: a fencing token that is not larger than every earlier one of its name;
-* *open*: a grant without an end, an end without a grant, two ends;
+* *overlap*: two leases of one name that their holders could rely on at the same time;
 * *unrecorded*: a holder that the event stream knows nothing of;
 * *order*: a grant to one that queued after somebody who was still waiting, and got it later;
-* *gap*: a missing or repeated event number;
 * *litter*: a key that is still there at the end.
 
 Holders' times are seconds on the host's boot clock, which all its processes share.
@@ -19,12 +16,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
 
+from lockapp.audit import history
+from lockapp.audit.history import Fault
 from lockapp.core.values import EventRecord
-
-ENDS = ("released", "expired", "forced", "abandoned")
 
 
 @dataclass(frozen=True)
@@ -36,14 +31,6 @@ class Stay:
     fence: int
     start: float
     end: float
-
-
-class Fault(NamedTuple):
-    """Something that must not happen."""
-
-    kind: str
-    name: str
-    about: str
 
 
 def read_log(who: str, lines: Iterable[str]) -> list[Stay]:
@@ -70,11 +57,10 @@ def read_log(who: str, lines: Iterable[str]) -> list[Stay]:
 def judge(
     stays: Sequence[Stay], events: Sequence[EventRecord], left: Sequence[str] = (), limit: int = 1
 ) -> list[Fault]:
-    """Return every fault of a history; ``limit`` is how many may hold a name at once."""
+    """Return every fault of a history; ``limit`` is how many may hold a name by the logs."""
     return [
         *_overlaps(stays, limit),
-        *_numbers(events),
-        *_grants(events, limit),
+        *history.judge(events),
         *_unrecorded(stays, events),
         *_order(events),
         *(Fault("litter", "", key) for key in left),
@@ -89,32 +75,6 @@ def _overlaps(stays: Sequence[Stay], limit: int) -> Iterable[Fault]:
             inside.append(stay)
             if len(inside) > limit:
                 yield Fault("overlap", name, " and ".join(f"{it.who}:{it.fence}" for it in inside))
-
-
-def _numbers(events: Sequence[EventRecord]) -> Iterable[Fault]:
-    for before, after in pairwise(events):
-        if after.number != before.number + 1:
-            yield Fault("gap", after.name, f"{after.number} after {before.number}")
-
-
-def _grants(events: Sequence[EventRecord], limit: int) -> Iterable[Fault]:
-    for name, known in _by_name(events).items():
-        last = 0
-        holding: set[int] = set()
-        for event in known:
-            if event.kind == "acquired":
-                if event.fence <= last:
-                    yield Fault("token", name, f"{event.fence} after {last}")
-                last = max(last, event.fence)
-                holding.add(event.fence)
-                if len(holding) > limit:
-                    yield Fault("overlap", name, f"granted together: {sorted(holding)}")
-            elif event.kind in ENDS:
-                if event.fence not in holding:
-                    yield Fault("open", name, f"{event.kind} {event.fence}, which was not held")
-                holding.discard(event.fence)
-        for fence in sorted(holding):
-            yield Fault("open", name, f"{fence} was granted and never ended")
 
 
 def _unrecorded(stays: Sequence[Stay], events: Sequence[EventRecord]) -> Iterable[Fault]:

@@ -52,6 +52,7 @@ def test_every_transition_is_an_event_in_the_order_in_which_it_happened(
     assert json.loads(details[0]["description"])["why"] == "first"
     assert details[0]["ttl_ms"] == "30000"
     assert (details[0]["weight"], details[0]["limit"]) == ("1", "1")
+    assert details[0]["max_hold_ms"] == "3600000"
     assert details[0]["waited_ms"] == "0"
     assert int(details[2]["waited_ms"]) >= 0
     assert (details[3]["actor"], details[3]["reason"]) == ("zoë", "too slow")

@@ -24,12 +24,13 @@ GOOD: list[Row] = [
 STAYS = [Stay("a", "n", 1, 10, 20), Stay("b", "n", 2, 20, 29), Stay("c", "n", 3, 30, 31)]
 
 
-def events(rows: list[Row], name: str = "n") -> list[EventRecord]:
+def events(rows: list[Row], name: str = "n", *, limit: int = 1) -> list[EventRecord]:
     """Spell out a stream."""
+    granted = {"ttl_ms": "1000", "weight": "1", "limit": str(limit), "max_hold_ms": "60000"}
     return [
         EventRecord(
             0, f"{number}-0", number, kind, name, fence, at * 1_000_000,
-            {"waited_ms": str(waited * 1000)} if kind == "acquired" else {},
+            {"waited_ms": str(waited * 1000), **granted} if kind == "acquired" else {},
         )
         for number, (kind, fence, at, waited) in enumerate(rows, 1)
     ]  # fmt: skip
@@ -53,9 +54,11 @@ def test_a_good_history_has_no_faults() -> None:
         pytest.param([("acquired", 2, 1, 0), ("released", 2, 2, 0),
                       ("acquired", 2, 3, 0), ("released", 2, 4, 0)], "token", id="token-repeats"),
         pytest.param([("acquired", 1, 1, 0)], "open", id="never-ended"),
-        pytest.param([("released", 1, 1, 0)], "open", id="never-granted"),
+        pytest.param([("released", 1, 1, 0)], "end", id="never-granted"),
         pytest.param([("acquired", 1, 1, 0), ("expired", 1, 2, 0), ("released", 1, 3, 0)],
-                     "open", id="ended-twice"),
+                     "end", id="ended-twice"),
+        pytest.param([("acquired", 1, 1, 0), ("acquired", 2, 200, 0),
+                      ("released", 2, 201, 0)], "open", id="outlived-its-longest-life"),
         pytest.param([("acquired", 1, 5, 2), ("released", 1, 6, 0),
                       ("acquired", 2, 6, 5), ("released", 2, 7, 0)], "order", id="queue-jumped"),
         pytest.param([("acquired", 1, 5, 0), ("released", 1, 6, 0),
@@ -80,14 +83,61 @@ def test_a_limit_allows_so_many() -> None:
     rows = [("acquired", 1, 1, 0), ("acquired", 2, 2, 0), ("acquired", 3, 3, 0),
             ("released", 1, 4, 0), ("released", 2, 4, 0), ("released", 3, 4, 0)]  # fmt: skip
     stays = [Stay("a", "n", 1, 1, 4), Stay("b", "n", 2, 2, 4), Stay("c", "n", 3, 3, 4)]
-    assert judge(stays, events(rows), limit=3) == []
-    assert kinds(judge(stays, events(rows), limit=2)) == ["overlap", "overlap"]
+    assert judge(stays, events(rows, limit=3), limit=3) == []
+    assert kinds(judge(stays, events(rows, limit=2), limit=2)) == ["overlap", "overlap"]
+
+
+def test_a_writer_that_becomes_a_reader_leaves_room() -> None:
+    """By its event; before that nobody else fits."""
+    writer, *rest = events([("acquired", 1, 1, 0), ("downgraded", 1, 2, 0), ("acquired", 2, 3, 0),
+                            ("released", 1, 4, 0), ("released", 2, 5, 0)], limit=3)  # fmt: skip
+    writer = replace(writer, detail={**writer.detail, "weight": "3"})
+    rest[0] = replace(rest[0], detail={"weight": "1"})
+    assert judge([], [writer, *rest]) == []
+    rest[0] = replace(rest[0], kind="revoked")
+    assert kinds(judge([], [writer, *rest])) == ["overlap"]
+
+
+def test_a_grant_that_tells_no_weight_is_not_judged_by_it() -> None:
+    """Of an older release, when events did not have it."""
+    rows = [("acquired", 1, 1, 0), ("acquired", 2, 2, 0),
+            ("released", 1, 3, 0), ("released", 2, 4, 0)]  # fmt: skip
+    told, *rest = events(rows)
+    older = [replace(it, detail={"waited_ms": "0"}) for it in (told, *rest)]
+    assert judge([], older) == []
+    assert judge([], [told, *older[1:]]) == []
 
 
 def test_an_event_that_is_missing_is_seen() -> None:
+    """And is the only fault, whatever it was."""
     stream = events(GOOD)
-    assert "gap" in kinds(judge([], [stream[0], *stream[2:]]))
-    assert "gap" in kinds(judge([], [stream[0], *stream]))
+    for at in range(1, len(stream) - 1):
+        assert kinds(judge([], [*stream[:at], *stream[at + 1 :]])) == ["gap"]
+
+
+def test_an_event_that_is_there_twice_is_seen() -> None:
+    """At once, or later."""
+    stream = events(GOOD)
+    assert kinds(judge([], [stream[0], *stream])) == ["gap"]
+    assert kinds(judge([], [*stream[:5], stream[1], *stream[5:]])) == ["gap"]
+
+
+def test_what_a_gap_could_have_swallowed_is_no_fault_of_its_own() -> None:
+    """An end in it, and a grant in it; but what was granted later must end once."""
+    first, late, early = events(GOOD)[:3]
+    gap = EventRecord(0, "2-0", 0, "gap", "", 0, 25_000_000, {"missing": None, "why": "server"})  # type: ignore[dict-item]
+    ended = replace(early, kind="released", fence=9, at_us=30_000_000, detail={"held_ms": "8000"})
+    assert kinds(judge([], [first, gap, replace(ended, number=7)])) == ["gap"]
+    fresh = replace(ended, number=7, detail={"held_ms": "4000"})
+    assert kinds(judge([], [first, gap, fresh])) == ["gap", "end"]
+    assert late.kind == "released"
+
+
+def test_what_was_granted_before_the_history_begins_may_end_in_it() -> None:
+    """As after a part of the log was pruned."""
+    rest = [replace(it, number=it.number + 100) for it in events(GOOD)[1:]]
+    rest[0] = replace(rest[0], detail={"held_ms": "10000"})
+    assert judge([], rest) == []
 
 
 def test_leases_that_overlap_on_their_holders_clock_are_seen() -> None:

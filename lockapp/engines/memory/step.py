@@ -74,7 +74,7 @@ class Step:
             holder.fence,
             {
                 "waited_ms": str(waited_ms), "ttl_ms": str(ttl_ms), "weight": str(weight),
-                "limit": str(limit), "description": description,
+                "limit": str(limit), "max_hold_ms": str(max_hold_ms), "description": description,
             },
         ))  # fmt: skip
         if inbox:

@@ -144,7 +144,7 @@ def inspected(names: Sequence[str], reply: Reply) -> tuple[int, list[LockState]]
 
 
 DETAIL = {
-    "acquired": ("waited_ms", "ttl_ms", "weight", "limit", "description"),
+    "acquired": ("waited_ms", "ttl_ms", "weight", "limit", "max_hold_ms", "description"),
     "released": ("held_ms", "why"),
     "downgraded": ("held_ms", "weight"),
     "expired": ("held_ms", "why"),

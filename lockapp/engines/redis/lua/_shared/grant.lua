@@ -31,8 +31,8 @@ local function grant(name, key, token, deadline, ttl, weight, limit, max_hold, s
   end
   redis.call('HSET', key, 'h:' .. token, record_of(deadline, ttl, weight, limit, fence, ms_text,
     max_hold, state, process, description))
-  emit(name, 'acquired', fence,
-    waited_ms .. ' ' .. ttl .. ' ' .. weight .. ' ' .. limit .. ' ' .. description)
+  emit(name, 'acquired', fence, waited_ms .. ' ' .. ttl .. ' ' .. weight .. ' ' .. limit .. ' '
+    .. max_hold .. ' ' .. description)
   return fence
 end
 
