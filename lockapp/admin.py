@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
+from django.utils.formats import number_format
 from django.utils.text import capfirst
 from django.utils.timezone import get_current_timezone, is_naive, localtime
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from lockapp.dashboard import ending, views
+from lockapp.dashboard.long_lists import (
+    MOST_ROWS,
+    CappedPaginator,
+    EngineFilter,
+    FamilyFilter,
+)
 from lockapp.dashboard.snapshot import duration, printable
-from lockapp.models import Fence, IdempotencyRecord, LiveLock, LockEvent
+from lockapp.models import Fence, IdempotencyRecord, LiveLock, LockEvent, LockHold
 from lockapp.querysets import LockEventQuerySet
 
 if TYPE_CHECKING:
@@ -41,16 +48,90 @@ class ReadOnlyAdmin(ModelAdmin):
         return False
 
 
+class LongListAdmin(ReadOnlyAdmin):
+    """A list of millions of rows. What it asks of the database, an index serves."""
+
+    list_per_page = 100
+    paginator = CappedPaginator
+    show_full_result_count = False
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the list under its own name, and say so when there are more rows than it shows."""
+        title = {"title": capfirst(self.opts.verbose_name_plural)}
+        page: Any = super().changelist_view(request, {**title, **(extra_context or {})})
+        changes = getattr(page, "context_data", {}).get("cl")
+        if changes is not None and changes.paginator.capped:
+            page.context_data["subtitle"] = _(
+                "The first {} are shown. Filters and the search lead to others."
+            ).format(number_format(MOST_ROWS, force_grouping=True))
+        return cast(HttpResponse, page)
+
+
+@admin.register(LockHold)
+class LockHoldAdmin(LongListAdmin):
+    """Who held which lock, the newest first."""
+
+    list_display = ["granted", "lock", "kind", "holder", "waited", "held", "ending", "fence"]
+    list_filter = ["ended", "kind", FamilyFilter, EngineFilter]
+    search_fields = ["name"]
+    search_help_text = _("A lock's name, or how it begins. Case counts.")
+    sortable_by = ["granted"]
+    fieldsets = [
+        (None, {"fields": ["granted", "lock", "kind", "family", "fence", "waited", "held"]}),
+        (_("Holder"), {"fields": ["host", "pid", "task", "task_id", "user", "path"]}),
+        (_("End"), {"fields": ["ended", "ended_at", "actor", "reason"]}),
+        (_("Record"), {"fields": ["name", "alias", "ttl_ms"]}),
+    ]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: Any, search_term: str
+    ) -> tuple[Any, bool]:
+        """Find names by their beginning, as they are stored or as people read them."""
+        text = search_term.strip()
+        return (queryset.named(text) if text else queryset), False
+
+    @admin.display(description=_("granted at"), ordering="granted_at")
+    def granted(self, row: LockHold) -> str:
+        """Return the time to the millisecond."""
+        return _to_the_ms(row.granted_at)
+
+    @admin.display(description=_("lock"))
+    def lock(self, row: LockHold) -> str:
+        """Return the name as people read it."""
+        return printable(row.readable_name)
+
+    @admin.display(description=_("holder"))
+    def holder(self, row: LockHold) -> str:
+        """Return whose lease it was."""
+        return _who(row)
+
+    @admin.display(description=_("waited"))
+    def waited(self, row: LockHold) -> str:
+        """Return how long it was waited for, in people's units."""
+        return _ms(row.waited_ms)
+
+    @admin.display(description=_("held"))
+    def held(self, row: LockHold) -> str:
+        """Return how long it was held."""
+        return _ms(row.held_ms)
+
+    @admin.display(description=_("end"))
+    def ending(self, row: LockHold) -> str:
+        """Return how it ended, by whom and why."""
+        said = [row.get_ended_display() if row.ended else "", row.actor, row.reason]
+        return printable(", ".join(filter(None, said)))
+
+
 @admin.register(LockEvent)
-class LockEventAdmin(ReadOnlyAdmin):
+class LockEventAdmin(LongListAdmin):
     """What happened to locks, the newest first."""
 
     list_display = ["time", "kind", "lock", "who", "what", "fence"]
-    list_filter = ["kind", "family", "alias"]
+    list_filter = ["kind", FamilyFilter, EngineFilter]
     search_fields = ["name", "task", "task_id", "user", "host", "actor"]
     search_help_text = _("Part of a lock's name, a task, a task id, a user or a host.")
-    list_per_page = 100
-    show_full_result_count = False  # counting a log of millions would cost more than the page
     fieldsets = [
         (None, {"fields": ["time", "kind", "lock", "family", "fence", "what"]}),
         (_("Holder"), {"fields": ["host", "pid", "task", "task_id", "user", "path"]}),
@@ -80,18 +161,10 @@ class LockEventAdmin(ReadOnlyAdmin):
             found |= queryset.naming(search_term.strip())
         return found, duplicates
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Show the list under its own name: nothing is selected here."""
-        title = {"title": capfirst(self.opts.verbose_name_plural)}
-        return super().changelist_view(request, {**title, **(extra_context or {})})
-
     @admin.display(description=_("time"), ordering="at")
     def time(self, row: LockEvent) -> str:
         """Return the time to the millisecond, which orders what happens within a second."""
-        at = row.at if is_naive(row.at) else localtime(row.at)
-        return at.isoformat(sep=" ", timespec="milliseconds")[:23]
+        return _to_the_ms(row.at)
 
     @admin.display(description=_("lock"), ordering="name")
     def lock(self, row: LockEvent) -> str:
@@ -106,8 +179,7 @@ class LockEventAdmin(ReadOnlyAdmin):
     @admin.display(description=_("holder"))
     def who(self, row: LockEvent) -> str:
         """Return whose lease it was."""
-        process = ":".join(filter(None, (row.host, row.pid)))
-        return printable(", ".join(filter(None, (row.task or row.path, row.user, process))))
+        return _who(row)
 
     @admin.display(description=_("what"))
     def what(self, row: LockEvent) -> str:
@@ -149,7 +221,19 @@ def _gap(row: LockEvent) -> str:
 
 
 def _ms(value: Any) -> str:
+    if value is None:
+        return ""
     return duration(value / 1000) if isinstance(value, int) else str(value)
+
+
+def _to_the_ms(at: datetime) -> str:
+    local = at if is_naive(at) else localtime(at)
+    return local.isoformat(sep=" ", timespec="milliseconds")[:23]
+
+
+def _who(row: LockEvent | LockHold) -> str:
+    process = ":".join(filter(None, (row.host, row.pid)))
+    return printable(", ".join(filter(None, (row.task or row.path, row.user, process))))
 
 
 @admin.register(Fence)

@@ -1,6 +1,6 @@
-"""What lockapp keeps in the database: audit log, how far it has been read, fences, answers.
+"""What lockapp keeps in the database: audit log, holds, how far it was read, fences, answers.
 
-Rows of the log are written by :mod:`lockapp.audit.collector` only, those of fences by
+Rows of the log and of holds are written by :mod:`lockapp.audit.collector` only, those of fences by
 :mod:`lockapp.fencing` only, answers by :mod:`lockapp.idempotency` only. Nothing here
 takes, frees or judges a lock.
 """
@@ -14,10 +14,39 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from lockapp.naming import readable
-from lockapp.querysets import FenceQuerySet, IdempotencyRecordQuerySet, LockEventQuerySet
+from lockapp.querysets import (
+    FenceQuerySet,
+    IdempotencyRecordQuerySet,
+    LockEventQuerySet,
+    LockHoldQuerySet,
+)
 
 
-class LockEvent(models.Model):
+class _Named(models.Model):
+    name: models.CharField[Any, str]
+
+    class Meta:
+        abstract = True
+
+    @property
+    def readable_name(self) -> str:
+        """The lock's name for people's eyes. Never look one up by it."""
+        return readable(self.name)
+
+
+class _OfHolder(_Named):
+    host = models.CharField(_("host"), max_length=255, blank=True)
+    pid = models.CharField(_("process"), max_length=20, blank=True)
+    task = models.CharField(_("task"), max_length=255, blank=True)
+    task_id = models.CharField(_("task id"), max_length=255, blank=True)
+    user = models.CharField(_("user"), max_length=255, blank=True)
+    path = models.CharField(_("path"), max_length=500, blank=True)
+
+    class Meta:
+        abstract = True
+
+
+class LockEvent(_OfHolder):
     """One transition of one lock, as the lock engine recorded it. Append-only.
 
     Invariant: each recorded transition is stored exactly once (``identity``), and what could not
@@ -58,12 +87,6 @@ class LockEvent(models.Model):
     actor = models.CharField(_("by"), max_length=200, blank=True)
     reason = models.TextField(_("reason"), blank=True)
 
-    host = models.CharField(_("host"), max_length=255, blank=True)
-    pid = models.CharField(_("process"), max_length=20, blank=True)
-    task = models.CharField(_("task"), max_length=255, blank=True)
-    task_id = models.CharField(_("task id"), max_length=255, blank=True)
-    user = models.CharField(_("user"), max_length=255, blank=True)
-    path = models.CharField(_("path"), max_length=500, blank=True)
     detail = models.JSONField(_("detail"), default=dict, blank=True)
 
     objects = LockEventQuerySet.as_manager()
@@ -98,11 +121,6 @@ class LockEvent(models.Model):
         super().save(*args, **kwargs)
 
     @property
-    def readable_name(self) -> str:
-        """The lock's name for people's eyes. Never look one up by it."""
-        return readable(self.name)
-
-    @property
     def missing(self) -> int | None:
         """How many events a gap lacks; None when nobody can know, or when this is no gap."""
         value = self.detail.get("missing")
@@ -117,6 +135,77 @@ class LockEvent(models.Model):
         raise TypeError("lock events are append-only; use LockEvent.objects.prune(before)")
 
 
+class LockHold(_OfHolder):
+    """One lease from its grant to its end, as the events tell it.
+
+    Written together with the events it follows from, so that it is stored exactly once too. A row
+    without an end is held still, or its end was not recorded; one without a kind had its end
+    recorded only. Runs without the server's lock are no holds.
+    """
+
+    class Kind(models.TextChoices):
+        """What was held."""
+
+        MUTEX = "mutex", pgettext_lazy("hold", "lock")
+        SEMAPHORE = "semaphore", pgettext_lazy("hold", "semaphore")
+        READ = "read", pgettext_lazy("hold", "read")
+        WRITE = "write", pgettext_lazy("hold", "write")
+
+    class Ended(models.TextChoices):
+        """How it ended: the event's kind."""
+
+        NOT = "", pgettext_lazy("hold", "no end recorded")
+        RELEASED = "released", pgettext_lazy("event", "released")
+        EXPIRED = "expired", pgettext_lazy("event", "expired")
+        FORCED = "forced", pgettext_lazy("event", "taken away")
+        ABANDONED = "abandoned", pgettext_lazy("event", "abandoned")
+
+    id = models.BigAutoField(primary_key=True)
+    alias = models.CharField(_("engine"), max_length=100)
+    kind = models.CharField(_("kind"), max_length=10, choices=Kind, blank=True)
+    name = models.CharField(_("lock"), max_length=255)
+    name_digest = models.CharField(max_length=32, editable=False)
+    family = models.CharField(_("family"), max_length=200, blank=True)
+    fence = models.BigIntegerField(_("fence"))
+
+    granted_at = models.DateTimeField(_("granted at"))
+    ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)
+    ended = models.CharField(_("end"), max_length=20, choices=Ended, blank=True)
+    actor = models.CharField(_("by"), max_length=200, blank=True)
+    reason = models.TextField(_("reason"), blank=True)
+    ttl_ms = models.BigIntegerField(_("ttl (ms)"), null=True, blank=True)
+    waited_ms = models.BigIntegerField(_("waited (ms)"), null=True, blank=True)
+    held_ms = models.BigIntegerField(_("held (ms)"), null=True, blank=True)
+
+    objects = LockHoldQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("lock hold")
+        verbose_name_plural = _("lock holds")
+        ordering = ["-granted_at", "-id"]
+        default_permissions = ("view",)
+        constraints = [
+            models.UniqueConstraint(
+                fields=["name_digest", "fence", "alias"], name="lockapp_hold_lease"
+            )
+        ]
+        # Each filter of the admin's list has one with the list's order, which is read backwards.
+        indexes = [
+            models.Index(fields=["granted_at", "id"], name="lockapp_hold_at"),
+            models.Index(fields=["family", "granted_at", "id"], name="lockapp_hold_family"),
+            models.Index(fields=["ended", "granted_at", "id"], name="lockapp_hold_ended"),
+            models.Index(fields=["kind", "granted_at", "id"], name="lockapp_hold_kind"),
+            models.Index(fields=["alias", "granted_at", "id"], name="lockapp_hold_alias"),
+            # PostgreSQL looks up prefixes in an index of this class only; others ignore it.
+            models.Index(
+                fields=["name"], name="lockapp_hold_name", opclasses=["varchar_pattern_ops"]
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.readable_name} {self.fence}"
+
+
 class LiveLock(LockEvent):
     """Gives the page of live locks its place in the admin's index. Has no rows of its own."""
 
@@ -127,7 +216,7 @@ class LiveLock(LockEvent):
         default_permissions = ()
 
 
-class Fence(models.Model):
+class Fence(_Named):
     """The latest holder of a lock that has claimed it in this database. One row per lock, for ever.
 
     Written by :func:`lockapp.fencing.fenced_atomic` only, and locked by it for as long as a
@@ -153,11 +242,6 @@ class Fence(models.Model):
 
     def __str__(self) -> str:
         return f"{self.readable_name} {self.epoch}/{self.fence}"
-
-    @property
-    def readable_name(self) -> str:
-        """The lock's name for people's eyes. Never look one up by it."""
-        return readable(self.name)
 
 
 class IdempotencyRecord(models.Model):

@@ -1,14 +1,16 @@
-"""Questions to the audit log, the fences and the stored answers, in their own words.
+"""Questions to the audit log, the holds, the fences and the stored answers, in their own words.
 
 The log is append-only: rows are added by the collector and removed by ``prune``, never changed.
+What ``prune`` removes goes by batches, oldest first, so that no table is locked for long.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from django.db import models
+from django.db import connections, models
 from django.db.models import Q
 from django.utils import timezone
 
@@ -20,7 +22,49 @@ if TYPE_CHECKING:
         Fence,
         IdempotencyRecord,
         LockEvent,
+        LockHold,
     )
+
+BATCH = 1000
+"""Rows removed in one transaction: some 50 ms."""
+Progress = Callable[[int], None]
+"""Told after each batch how many rows have been removed so far."""
+
+
+def prune(
+    rows: models.QuerySet[Any], by: str, batch: int = BATCH, progress: Progress | None = None
+) -> int:
+    """Remove ``rows``, those with the smallest ``by`` first; return how many there were.
+
+    ``by`` should have an index. Each batch is a transaction of its own, unless one is open. Two at
+    once do no harm, and what was removed before a failure or an interruption stays removed.
+    """
+    removed, rest = 0, rows
+    while found := list(rest.order_by(by).values_list("pk", by)[:batch]):
+        # The model's own delete: that of a log refuses.
+        removed += models.QuerySet.delete(rows.filter(pk__in=[pk for pk, _ in found]))[0]
+        # Going on from here spares the database what it has removed and not yet cleared away.
+        rest = rows.filter(**{f"{by}__gte": found[-1][1]})
+        if progress is not None:
+            progress(removed)
+    return removed
+
+
+def first_values(rows: models.QuerySet[Any], field: str, most: int) -> list[Any]:
+    """Return the distinct values of ``field``, in order, up to ``most``.
+
+    Jumps from one to the next in an index that starts with the field, where DISTINCT would read
+    each of millions of rows.
+    """
+    values: list[Any] = []
+    rest = rows.order_by(field).values_list(field, flat=True)
+    while len(values) < most:
+        after = rest.filter(**{f"{field}__gt": values[-1]}) if values else rest
+        found = list(after[:1])
+        if not found:
+            break
+        values += found
+    return values
 
 
 class LockEventQuerySet(models.QuerySet["LockEvent"]):
@@ -55,10 +99,15 @@ class LockEventQuerySet(models.QuerySet["LockEvent"]):
         """Keep what happened at or after ``when``."""
         return self.filter(at__gte=when)
 
-    def prune(self, before: datetime) -> int:
-        """Remove what happened before ``before``; return how many rows that were."""
-        removed, _ = super(LockEventQuerySet, self.filter(at__lt=before)).delete()
-        return removed
+    def before(self, when: datetime) -> Self:
+        """Keep what happened before ``when``."""
+        return self.filter(at__lt=when)
+
+    def prune(
+        self, before: datetime, *, batch: int = BATCH, progress: Progress | None = None
+    ) -> int:
+        """Remove what happened before ``before``; return how many rows that were. See prune()."""
+        return prune(self.before(before), "at", batch, progress)
 
     def update(self, **values: Any) -> NoReturn:
         """Refuse: the log is append-only.
@@ -77,6 +126,58 @@ class LockEventQuerySet(models.QuerySet["LockEvent"]):
         raise TypeError("lock events are append-only; use prune(before) to drop old ones")
 
 
+class LockHoldQuerySet(models.QuerySet["LockHold"]):
+    """Leases from grant to end."""
+
+    def for_lock(self, name: str) -> Self:
+        """Keep the holds of exactly this lock. Compared by digest, as events are."""
+        return self.filter(name_digest=name_digest(name))
+
+    def starting_with(self, text: str) -> Self:
+        """Keep the holds of locks whose name starts with ``text``, by the index on names.
+
+        Case counts. The name is the stored one, with its escapes.
+        """
+        vendor = connections[self.db].vendor
+        if vendor == "sqlite":  # its LIKE takes no index; its comparisons go by code points
+            return self.filter(name__gte=text, name__lt=text + chr(0x10FFFF))
+        found = self.filter(name__startswith=text)
+        if vendor == "mysql":  # its LIKE BINARY takes no index, so that plain LIKE goes first
+            found = found.filter(name__istartswith=text)
+        return found
+
+    def named(self, text: str) -> Self:
+        """Keep the holds of locks whose name starts with ``text``, written out or encoded.
+
+        A colon separates parts either way.
+        """
+        parts = [escape(part.encode("utf-8", "replace")) for part in text.split(":")]
+        encoded = ":".join(parts)
+        found = self.starting_with(text)
+        return found if encoded == text else found | self.starting_with(encoded)
+
+    def without_end(self) -> Self:
+        """Keep what is held still, or whose end was not recorded."""
+        return self.filter(ended="")
+
+    def before(self, when: datetime) -> Self:
+        """Keep what was granted before ``when`` and has not ended since.
+
+        That has no end at all, or one before ``when``.
+        """
+        return self.filter(Q(ended_at=None) | Q(ended_at__lt=when), granted_at__lt=when)
+
+    def prune(
+        self, before: datetime, *, batch: int = BATCH, progress: Progress | None = None
+    ) -> int:
+        """Remove what was granted before ``before`` and did not end later; return how many.
+
+        That takes also what is held for so long. Its end, when it comes, makes a new row. See
+        prune().
+        """
+        return prune(self.before(before), "granted_at", batch, progress)
+
+
 class FenceQuerySet(models.QuerySet["Fence"]):
     """The fences of a database."""
 
@@ -84,13 +185,19 @@ class FenceQuerySet(models.QuerySet["Fence"]):
         """Keep the fence of exactly this lock."""
         return self.filter(digest=name_digest(name))
 
-    def prune(self, before: datetime) -> int:
-        """Remove fences that were last claimed before ``before``; return how many.
+    def before(self, when: datetime) -> Self:
+        """Keep those that were last claimed before ``when``."""
+        return self.filter(claimed_at__lt=when)
 
-        A holder that was paused for longer than that is no longer refused.
+    def prune(
+        self, before: datetime, *, batch: int = BATCH, progress: Progress | None = None
+    ) -> int:
+        """Remove fences that were last claimed before ``before``; return how many. See prune().
+
+        A holder that was paused for longer than that is no longer refused. Goes through the table
+        once, by its key: an index on the time would cost each claim more.
         """
-        removed, _ = self.filter(claimed_at__lt=before).delete()
-        return removed
+        return prune(self.before(before), "digest", batch, progress)
 
 
 class IdempotencyRecordQuerySet(models.QuerySet["IdempotencyRecord"]):
@@ -100,12 +207,6 @@ class IdempotencyRecordQuerySet(models.QuerySet["IdempotencyRecord"]):
         """Keep those that are given again no more."""
         return self.filter(expires_at__lte=timezone.now())
 
-    def prune(self, batch: int = 1000) -> int:
-        """Remove those that have expired, ``batch`` rows at a time; return how many rows.
-
-        Each batch is a transaction of its own, unless one is open. Twice at once does no harm.
-        """
-        removed = 0
-        while digests := list(self.expired().values_list("pk", flat=True)[:batch]):
-            removed += self.filter(pk__in=digests).delete()[0]
-        return removed
+    def prune(self, batch: int = BATCH, progress: Progress | None = None) -> int:
+        """Remove those that have expired; return how many. See prune()."""
+        return prune(self.expired(), "expires_at", batch, progress)

@@ -1,4 +1,4 @@
-"""Event stream → rows, exactly once.
+"""Event stream → rows of events and holds, exactly once.
 
 One step, for one shard::
 
@@ -25,16 +25,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from django.db import DatabaseError, DataError, router, transaction
+from django.db import DatabaseError, DataError, connections, router, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from lockapp.audit import event
+from lockapp.audit import event, holds
 from lockapp.audit.event import Gap, Place
 from lockapp.core.values import EventRecord
 from lockapp.engines.base import Engine
 from lockapp.exceptions import EngineError
-from lockapp.models import EventCursor, LockEvent
+from lockapp.models import EventCursor, LockEvent, LockHold
 from lockapp.naming import name_digest
 
 logger = logging.getLogger("lockapp")
@@ -265,7 +265,17 @@ def _write(cursor: EventCursor, step: _Step, using: str) -> bool:
         ):
             return False
         LockEvent.objects.using(using).bulk_create(step.rows)
+        _write_holds(step.rows, using)
     return True
+
+
+def _write_holds(rows: list[LockEvent], using: str) -> None:
+    features = connections[using].features
+    unique = holds.IDENTITY if features.supports_update_conflicts_with_target else None
+    for told, found in holds.holds_of(rows).items():
+        LockHold.objects.using(using).bulk_create(
+            found, update_conflicts=True, unique_fields=unique, update_fields=told
+        )
 
 
 def _trim(engine: Engine, shard: int, through: str) -> None:
