@@ -6,6 +6,7 @@ after the event; and none of them can stop another, or whoever calls them.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable
@@ -67,7 +68,9 @@ def call_all(callbacks: list[Callback], lease: Lease) -> None:
     """Call each once and forget it. Safe to run twice at once: each is taken before it is called.
 
     What it raises is logged. That includes ``sys.exit()``, which would end the watchdog's thread
-    instead of the process. A soft time limit that strikes in it goes on to the caller.
+    instead of the process, and the CancelledError of a future that it looked at, which would end
+    the watchdog's task: nothing suspends here, so it is nobody's cancellation. A soft time limit
+    that strikes in it goes on to the caller, and so does Ctrl-C.
     """
     while callbacks:
         try:
@@ -76,7 +79,7 @@ def call_all(callbacks: list[Callback], lease: Lease) -> None:
             return
         try:
             callback(lease)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
             if is_interruption(error):
                 raise
             logger.exception("a callback of the lease of %s failed", lease.name)

@@ -88,6 +88,7 @@ class Watchdog(ABC, Generic[N]):
         self._deaf = False  # the channel broke or could not be opened: something may be missed
         self._listen_at = 0.0
         self._hurried = False
+        self._rest_over_at: float | None = None  # when to end, unless something turns up
 
     def watch(self, lease: Lease, ref: weakref.ref[Lease]) -> None:
         """Look after ``lease`` from now on, as long as somebody else keeps it."""
@@ -135,36 +136,46 @@ class Watchdog(ABC, Generic[N]):
         return bool(self._handed_in or self._undo)
 
     async def live(self) -> None:
-        """Go round until there has been nothing to do, and no connection in use, for a while."""
+        """Go round until there has been nothing to do, and no connection in use, for a while.
+
+        Goes past every fault: who ended by one would let all leases of the process run out.
+        """
         self._hurried = False
-        resting: float | None = None
+        self._rest_over_at = None
         while True:
             try:
-                await self._hear()
-                due = await self.round()
+                if await self._turn():
+                    return
             except Exception:
                 logger.exception("%s: a round failed, going on", self.name)
-                due = self.port.now() + renewal.RETRY_S
-            now = self.port.now()
-            if due is not None:
-                resting = None
-            elif resting is None:
-                resting = now + LINGER_S
-            over = resting is not None and (self._hurried or now >= resting)
-            if over and await self.port.rest():
-                # First of all, since once it may end another may start, and it hears for itself.
-                await self._stop_hearing()
-                self._listen_at, self._deaf = 0.0, False
-                if self.may_end():
-                    return
-            if due is None:
-                # Short naps: what is handed over while we linger is due after the next one, so
-                # that nobody has to wake us.
-                due = now + min(LINGER_S, self._claim_ms * NAP)
-                self._wake_at = due
-            if self.notices is None:
-                due = min(due, self._listen_at)
-            await self.pause(min(due - now, LONGEST_PAUSE_S))
+                self._rest_over_at = None
+                await self.port.sleep(renewal.RETRY_S)
+
+    async def _turn(self) -> bool:
+        """Go one round and sleep until the next is due; or end, and say so."""
+        await self._hear()
+        due = await self.round()
+        now = self.port.now()
+        if due is not None:
+            self._rest_over_at = None
+        elif self._rest_over_at is None:
+            self._rest_over_at = now + LINGER_S
+        over = self._rest_over_at is not None and (self._hurried or now >= self._rest_over_at)
+        if over and await self.port.rest():
+            # First of all, since once it may end another may start, and it hears for itself.
+            await self._stop_hearing()
+            self._listen_at, self._deaf = 0.0, False
+            if self.may_end():
+                return True
+        if due is None:
+            # Short naps: what is handed over while we linger is due after the next one, so
+            # that nobody has to wake us.
+            due = now + min(LINGER_S, self._claim_ms * NAP)
+            self._wake_at = due
+        if self.notices is None:
+            due = min(due, self._listen_at)
+        await self.pause(min(due - now, LONGEST_PAUSE_S))
+        return False
 
     async def _hear(self) -> None:
         """Have the notice channel open while this watchdog lives; notices are hints only.
@@ -254,8 +265,12 @@ class Watchdog(ABC, Generic[N]):
                 break
             heapq.heappop(self._heap)
             if now >= lease.valid_until:
-                lease.lose(lease.lost_reason or "expired")
                 self._sweep_at = min(self._sweep_at, now + SWEEP_AFTER_S)
+                try:
+                    lease.lose(lease.lost_reason or "expired")
+                except BaseException:  # of who was told: the others stay looked after
+                    self._put_off(batch)
+                    raise
             elif lease.confirmed and (lease.final or not lease.renewing) and not lease.noticed:
                 self._push(lease.valid_until, ref)
             else:
@@ -264,23 +279,24 @@ class Watchdog(ABC, Generic[N]):
 
     async def _renew(self, batch: list[Lease]) -> None:
         now = self.port.now()
+        done = 0
         try:
             reply = await self.port.renew([lease.renew_item for lease in batch])
+            self._look_at = now + LOOK_EVERY_S
+            if reply.expired:
+                self._sweep_at = now
+            for lease, answer in zip(batch, reply.renewals, strict=True):
+                lease.noticed = False
+                lease.renewed(now, reply.now_ms, answer)
+                if lease.held:
+                    self._push(self._due(lease, now), weakref.ref(lease))
+                done += 1
         except EngineError as error:
             logger.warning("could not renew %d lease(s), trying again: %s", len(batch), error)
-            self._put_off(batch)
-            return
-        except BaseException:  # a fault of ours, or the loop ends: they stay looked after
-            self._put_off(batch)
+            self._put_off(batch[done:])
+        except BaseException:  # a fault of ours or of who was told, or the loop ends
+            self._put_off(batch[done:])  # they stay looked after
             raise
-        for lease, answer in zip(batch, reply.renewals, strict=True):
-            lease.noticed = False
-            lease.renewed(now, reply.now_ms, answer)
-            if lease.held:
-                self._push(self._due(lease, now), weakref.ref(lease))
-        self._look_at = now + LOOK_EVERY_S
-        if reply.expired:
-            self._sweep_at = now
 
     def _put_off(self, batch: list[Lease]) -> None:
         for lease in batch:

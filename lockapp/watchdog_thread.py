@@ -25,21 +25,36 @@ REPORT_AGAIN_S = 1.0
 """How soon what could not be recorded is tried again. Renewals and undoing are more urgent."""
 
 
-class Pipe:
-    """A bell that any thread, finaliser or signal handler may ring."""
+class Bell:
+    """A bell that any thread, finaliser or signal handler may ring; one thread waits for it.
+
+    Its files are open from the first :meth:`wait` to :meth:`close`, and no finaliser closes them.
+    When the garbage collector finds an engine together with a lease that has to be undone, it
+    finalises both in any order, and the undoing still needs a bell that works.
+    """
 
     def __init__(self) -> None:
-        self._out, self._in = os.pipe()
-        os.set_blocking(self._out, False)
-        os.set_blocking(self._in, False)
+        # Reentrant: a finaliser or a signal handler may ring in a thread that is in here.
+        self._guard = threading.RLock()
+        self._out = self._in = -1
 
     def ring(self) -> None:
         """Wake who waits, or who will wait next."""
-        with contextlib.suppress(BlockingIOError):  # full of rings that nobody has heard yet
-            os.write(self._in, b".")
+        with self._guard, contextlib.suppress(BlockingIOError):  # full of rings nobody has heard
+            if self._in >= 0:
+                os.write(self._in, b".")
 
     def wait(self, seconds: float, beside: int) -> bool:
-        """Wait for a ring or for ``beside`` (a file number, or -1); say whether it was that."""
+        """Wait for a ring or for ``beside`` (a file number, or -1); say whether it was that.
+
+        The first call returns at once: nobody could ring before it.
+
+        Raises:
+            OSError: this process has no file numbers left.
+        """
+        if self._in < 0:
+            self._open()
+            return False
         poller = select.poll()
         poller.register(self._out, select.POLLIN)
         if beside >= 0:
@@ -51,10 +66,20 @@ class Pipe:
                     pass
         return beside in ready
 
-    def __del__(self) -> None:
-        for number in (self._out, self._in):
-            with contextlib.suppress(OSError):
-                os.close(number)
+    def _open(self) -> None:
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        with self._guard:
+            self._out, self._in = reader, writer
+
+    def close(self) -> None:
+        """Close the files. Nobody waits any more; who rings is not heard."""
+        with self._guard:
+            numbers, self._out, self._in = (self._out, self._in), -1, -1
+            for number in numbers:
+                if number >= 0:
+                    os.close(number)
 
 
 class ThreadWatchdog(Watchdog[ThreadNotices]):
@@ -63,8 +88,8 @@ class ThreadWatchdog(Watchdog[ThreadNotices]):
     def __init__(self, port: WatchPort[ThreadNotices], alias: str) -> None:
         super().__init__(port, alias)
         # Both may be reached from a finaliser that runs while this very thread is inside them: an
-        # Event could not be, a pipe can, and it can be waited on together with the notices.
-        self._alarm = Pipe()
+        # Event could not be, a bell can, and it can be waited on together with the notices.
+        self._bell = Bell()  # the present thread's
         self._guard = threading.RLock()
         self._thread: threading.Thread | None = None
         self._backlog = Backlog()
@@ -105,7 +130,7 @@ class ThreadWatchdog(Watchdog[ThreadNotices]):
 
         Not while the interpreter ends: start() would wait for ever for a thread that gets no turn.
         """
-        self._alarm.ring()
+        self._bell.ring()
         if self._thread is None and not sys.is_finalizing():
             with self._guard:
                 if self._thread is None:
@@ -118,17 +143,25 @@ class ThreadWatchdog(Watchdog[ThreadNotices]):
             if self._thread is not None:
                 return
             self._thread = threading.current_thread()
-        run_sync(self.live())
+            self._bell = bell = Bell()
+        try:
+            run_sync(self.live())
+        except BaseException:  # of a callback: whomever it is meant for, it is not this thread
+            logger.exception("%s: interrupted by a callback, another one goes on", self.name)
+            self._thread = None
+            self.wake()
+        finally:
+            bell.close()
 
     def ring(self) -> None:
         """See Watchdog.ring()."""
         if self._thread is not None:
-            self._alarm.ring()
+            self._bell.ring()
 
     async def pause(self, seconds: float) -> None:
         """See Watchdog.pause()."""
         told = self.notices
-        if self._alarm.wait(seconds, -1 if told is None else told.fileno()) and told is not None:
+        if self._bell.wait(seconds, -1 if told is None else told.fileno()) and told is not None:
             try:
                 self._noticed.extend(told.read())
             except EngineError as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -114,15 +114,48 @@ def test_a_callback_that_comes_at_the_very_moment_is_not_forgotten(
         ann.release(lease)
 
 
+@pytest.mark.parametrize("wish", [SystemExit, asyncio.CancelledError])
 def test_a_callback_that_ends_the_program_does_not_end_the_watchdog(
-    place: Place, people: People, caplog: Any
+    place: Place, people: People, caplog: Any, wish: type[BaseException]
 ) -> None:
-    """`sys.exit()` would end only its thread, and with it every renewal."""
+    """`sys.exit()`, or a cancelled future's result, would end every renewal."""
+
+    def callback(_: Lease) -> None:
+        raise wish
+
     ann, bob = people("ann", "bob")
-    lease = ann.acquire(place.lock(NAME, ttl=1.5, on_lost=lambda _: sys.exit(3)))
-    other = bob.acquire(place.lock("order:2", ttl=0.3))
+    lease = ann.acquire(place.lock(NAME, ttl=1.5, on_lost=callback))
+    assert_renewed_beside(place, ann, bob, lease)
+    assert "callback of the lease" in caplog.text
+
+
+@pytest.mark.parametrize("told", ["lost", "asked"])
+def test_whatever_a_callback_raises_the_thread_goes_on(
+    place: Place, caplog: Any, told: str
+) -> None:
+    """Ctrl-C is not for it, and those who are looked after in the same round are not forgotten."""
+
+    def callback(_: Lease) -> None:
+        raise KeyboardInterrupt
+
+    people = People("sync")
+    ann, bob = people("ann", "bob")
+    lease = ann.acquire(place.lock(NAME, ttl=1.5, on_lost=callback, on_revoke=callback))
+    if told == "asked":
+        place.engine.revoke(NAME, lease.fence, actor="op")
+        wait_until(lambda: lease.revoke_requested)
+        until = lease.valid_until
+        wait_until(lambda: lease.valid_until > until, what="it to be renewed all the same")
+    assert_renewed_beside(place, ann, bob, lease)
+    assert "another one goes on" in caplog.text
+    people.close()
+
+
+def assert_renewed_beside(place: Place, ann: Any, bob: Any, lease: Lease) -> None:
+    """Take `lease` away from ann; what bob has is renewed all the same."""
+    other = bob.acquire(place.lock("order:2", ttl=0.9))
     place.engine.force_release(NAME, lease.fence, actor="op")
-    wait_until(lambda: "callback of the lease" in caplog.text)
+    wait_until(lambda: lease.lost_reason)
     until = other.valid_until
     wait_until(lambda: other.valid_until > until, what="the other lease to be renewed")
     bob.release(other)

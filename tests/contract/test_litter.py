@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import gc
 import os
 import signal
 import threading
@@ -14,6 +16,7 @@ import pytest
 
 from lockapp import watchdog
 from lockapp.exceptions import WaitTimeout
+from lockapp.lease import RELEASING
 from lockapp.lock import Lock
 from tests.contract.fronts import People
 from tests.contract.places import LASTING, Place, RedisPlace
@@ -80,6 +83,42 @@ def test_a_closed_engine_can_be_used_again(place: Place, people: People) -> None
     ann.release(lease)
     place.engine.close()
     ann.release(ann.acquire(place.lock()))
+
+
+def test_a_lease_that_is_found_as_garbage_together_with_its_engine_is_undone(place: Place) -> None:
+    """The collector finalises them in any order, and the undoing needs what belongs to both."""
+
+    def leave() -> None:
+        engine = place.make_engine("dropped", place.engine.options)
+        lease = Lock(engine, "order:1", ttl=60).acquire()
+        lease._state = RELEASING  # as an interrupt leaves it, right before the release is sent
+        engine.observer = lambda *_: lease
+        engine.close()
+        wait_until(lambda: not watchdogs())
+
+    gc.disable()
+    try:
+        leave()
+        assert place.engine.show("order:1")
+        gc.collect()
+        wait_until(lambda: not place.engine.show("order:1"), what="the lease to be undone")
+    finally:
+        gc.enable()
+
+
+def test_a_process_without_file_numbers_has_a_watchdog_all_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks by itself as long as nobody can wake it."""
+
+    def none_left() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pipe", none_left)
+        with place.lock(ttl=1.5) as lease:
+            until = lease.valid_until
+            wait_until(lambda: lease.valid_until > until, what="it to be renewed")
 
 
 def test_killed_waiters_leave_nothing_behind(redis_place: RedisPlace) -> None:
