@@ -178,6 +178,16 @@ class Engine(ABC):
         permits = [ref() for key, ref in list(self._held.items()) if key[:2] == (name, owner)]
         return any(lease is not None and lease.live for lease in permits)
 
+    def leases(self) -> list[Lease]:
+        """Return the leases that this process holds of it, also those it does not know it lost."""
+        found = [ref() for ref in list(self._held.values())]
+        return [lease for lease in found if lease is not None]
+
+    @property
+    def ports(self) -> list[EnginePort]:
+        """The ports made so far: the blocking one and those of event loops."""
+        return [port for port in (self._sync, *self._loops.values()) if port is not None]
+
     def observe(self, kind: str, subject: Any) -> None:
         """Tell the observer (Django's signals) of acquired, released, lost, contended, forced."""
         if self.observer is not None:
@@ -185,8 +195,7 @@ class Engine(ABC):
 
     def after_fork(self) -> None:
         """Start anew in a forked child: the leases, connections and watchdog are the parent's."""
-        inherited = [self._sync, *self._loops.values()]
-        _INHERITED.extend(port.forget() for port in inherited if port is not None)
+        _INHERITED.extend(port.forget() for port in self.ports)
         self._start()
 
     def close(self) -> None:

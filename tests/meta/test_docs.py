@@ -165,7 +165,8 @@ INTERNAL: dict[type, set[str]] = {
     EngineHandler: set(),
     Engine: {
         "sync", "aio", "make_sync_port", "make_async_port", "remember", "forget", "held_by",
-        "holds", "observe", "observer", "after_fork", "pid", "hold", "local", "transactions",
+        "holds", "observe", "observer", "after_fork", "pid", "hold", "local", "transactions", "leases",
+        "ports",
     },
 }  # fmt: skip
 """Public to the other modules of lockapp, and not to applications."""

@@ -116,10 +116,20 @@ LAYERS = (
             "templatetags",
             "templatetags.*",
             "testing",
+            "testing.*",
+            "pytest_plugin",
         ),
         (),
     ),
 )
+
+# Modules that are the same edge as another one.
+ONE_EDGE = {
+    "admin": "dashboard",
+    "templatetags": "dashboard",
+    "mixins": "decorators",
+    "pytest_plugin": "testing",
+}
 
 # Only these may know an optional extra.
 EXTRAS = {
@@ -155,9 +165,9 @@ def layer_of(module: str) -> Layer | None:
 
 
 def edge_of(module: str) -> str:
-    """Return which edge a module of layer 6 belongs to; admin and dashboard are one."""
+    """Return which edge a module of layer 6 belongs to; several modules may be one."""
     head = module.split(".", 1)[0]
-    return "dashboard" if head in {"admin", "templatetags"} else head
+    return ONE_EDGE.get(head, head)
 
 
 def imports_of(module: str, source: str) -> Iterator[tuple[int, str]]:

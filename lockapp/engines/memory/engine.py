@@ -46,6 +46,7 @@ class MemoryEngine(Engine):
             self.server = location
         else:
             raise ValueError(f"a memory engine's location is a word, not {location!r}")
+        self.now = self.server.now
         super().__init__(alias, location, options)
 
     def make_sync_port(self) -> EnginePort:
@@ -58,6 +59,14 @@ class MemoryEngine(Engine):
 
 
 _SERVERS: dict[tuple[str, str], MemoryServer] = {}
+
+
+def put_server(location: str, prefix: str, server: MemoryServer | None) -> None:
+    """Have a location served by ``server``; None forgets the one that it has."""
+    if server is None:
+        _SERVERS.pop((location, prefix), None)
+    else:
+        _SERVERS[location, prefix] = server
 
 
 def server_at(location: str, prefix: str) -> MemoryServer:

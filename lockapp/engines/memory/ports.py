@@ -35,7 +35,6 @@ from lockapp.core.values import (
     StreamIdentity,
     Undo,
 )
-from lockapp.engines.clock import boot_clock
 from lockapp.engines.memory.flights import FlightPort
 from lockapp.engines.memory.records import Inbox
 from lockapp.engines.memory.server import MemoryServer
@@ -56,9 +55,15 @@ class ThreadInbox:
         self._grant = grant
         self._filled.set()
 
+    def ring(self) -> None:
+        """See Inbox."""
+        self._filled.set()
+
     async def wait(self, timeout_s: float) -> GrantMessage | None:
-        """Block this thread until there is a grant, at most ``timeout_s``."""
+        """Block this thread until there is a grant or a ring, at most ``timeout_s``."""
         self._filled.wait(timeout_s)
+        if self._grant is None:
+            self._filled.clear()
         return self._grant
 
 
@@ -81,11 +86,18 @@ class LoopInbox:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._filled.set)
 
+    def ring(self) -> None:
+        """See Inbox."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._filled.set)
+
     async def wait(self, timeout_s: float) -> GrantMessage | None:
-        """Suspend this task until there is a grant, at most ``timeout_s``."""
+        """Suspend this task until there is a grant or a ring, at most ``timeout_s``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._filled.wait()
+        if self._grant is None:
+            self._filled.clear()
         return self._grant
 
 
@@ -128,10 +140,9 @@ class MemoryPort(FlightPort, ABC):
     make_inbox: ClassVar[type[ThreadInbox] | type[LoopInbox]]
     watchdog: Any
 
-    now = staticmethod(boot_clock)
-
     def __init__(self, server: MemoryServer, options: EngineOptions, alias: str) -> None:
         self.server = server
+        self.now = server.now
         self.options = options
         self.alias = alias
 

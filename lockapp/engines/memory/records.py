@@ -28,6 +28,10 @@ class Inbox(Protocol):
         """Leave the grant and wake the waiter, which may belong to any thread or loop."""
         ...
 
+    def ring(self) -> None:
+        """Wake the waiter without a grant: it asks again."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:

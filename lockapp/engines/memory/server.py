@@ -41,6 +41,7 @@ from lockapp.core.values import (
     RenewReply,
     StreamIdentity,
 )
+from lockapp.engines.clock import boot_clock
 from lockapp.engines.memory.clock import steady_clock_us
 from lockapp.engines.memory.events import EventLog
 from lockapp.engines.memory.flights import Flights
@@ -55,13 +56,19 @@ class MemoryServer:
     brings the numbers of the engine that asks, as with a real server.
     """
 
-    def __init__(self, clock_us: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        clock_us: Callable[[], int] | None = None,
+        now: Callable[[], float] = boot_clock,
+    ) -> None:
         """Start empty.
 
         Args:
             clock_us: the server's clock in epoch microseconds; tests turn its hands.
+            now: the clock, in seconds, of the engines that ask this server.
         """
         self.clock_us = clock_us or steady_clock_us()
+        self.now = now
         self.start_empty()
         _SERVERS.add(self)
 
