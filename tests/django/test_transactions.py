@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,9 +48,9 @@ def held(name: str = "stock:1") -> bool:
 
 
 @pytest.fixture
-def other() -> Iterator[Any]:
-    """A second database of this thread."""
-    databases = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+def other(tmp_path: Path) -> Iterator[Any]:
+    """A second database of this thread; in a file, since Django does not close one in memory."""
+    databases = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "other.sqlite3")}
     connections["other"] = found = ConnectionHandler({"default": {}, "other": databases})["other"]
     yield found
     found.close()
