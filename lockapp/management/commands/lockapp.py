@@ -1,7 +1,7 @@
-"""``manage.py lockapp list | show | revoke | release | collect | sweep | prune``: at a terminal.
+"""``manage.py lockapp WORD``: at a terminal. The words are in ``lockapp.management.subcommands``.
 
 Exit codes: 0 done; 1 nothing was done, or nobody holds the lock; 2 asked in a wrong way; 3 the
-engine could not be asked; 4 the database failed.
+engine could not be asked; 4 the database failed; 5 something is wrong (verify, doctor).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from lockapp.management.subcommands.collecting import Collect, Sweep
 from lockapp.management.subcommands.ending import Release, Revoke
 from lockapp.management.subcommands.live import List, Show
 from lockapp.management.subcommands.pruning import Prune
+from lockapp.management.subcommands.verifying import Verify
 
 SUBCOMMANDS: dict[str, type[Subcommand]] = {
-    each.name: each for each in (List, Show, Revoke, Release, Collect, Sweep, Prune)
+    each.name: each for each in (List, Show, Revoke, Release, Collect, Sweep, Verify, Prune)
 }
 
 
@@ -54,4 +55,4 @@ class Command(BaseCommand):
                 f"Could not ask the engine: {error}", returncode=UNAVAILABLE
             ) from error
         except DatabaseError as error:
-            raise CommandError(f"Could not store: {error}", returncode=DATABASE) from error
+            raise CommandError(f"The database failed: {error}", returncode=DATABASE) from error

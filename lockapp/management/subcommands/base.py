@@ -15,8 +15,8 @@ from lockapp.engines.base import Engine
 from lockapp.handler import locks
 from lockapp.management import terminal
 
-NOTHING, USAGE, UNAVAILABLE, DATABASE = 1, 2, 3, 4
-"""Exit codes: nothing was done; asked in a wrong way; no engine; no database."""
+NOTHING, USAGE, UNAVAILABLE, DATABASE, FOUND = 1, 2, 3, 4, 5
+"""Exit codes: nothing was done; asked in a wrong way; no engine; no database; faults were found."""
 
 
 class Subcommand(ABC):
