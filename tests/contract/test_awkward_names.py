@@ -38,7 +38,7 @@ def test_taking_away_or_reclaiming_a_name_like_a_pattern_touches_no_other(
     """One by one, and those that ran out all together."""
     ann, bob = people("ann", "bob")
     taken = [ann.acquire(place.lock(name)) for name in AWKWARD[::2]]
-    kept = [ann.acquire(place.lock(name)) for name in AWKWARD[1::2]]
+    kept = [ann.acquire(place.lock(name, ttl=60, renew=False)) for name in AWKWARD[1::2]]
     before = [place.raw(lease.name) for lease in kept]
     for lease in taken:
         place.engine.force_release(lease.name, lease.fence, actor="op")

@@ -27,7 +27,7 @@ def test_every_transition_is_an_event_in_the_order_in_which_it_happened(
     third = cid.acquire(place.lock(ttl=1))  # its tombstone stays as long
     item = third.renew_item
     place.engine.abandon("order:1", item.token, actor="worker", reason="child died")
-    fourth = ann.acquire(place.lock("order:1", ttl=0.05, renew=False))
+    fourth = ann.acquire(place.lock("order:1", ttl=0.5, renew=False))
     wait_until(lambda: fourth.lost)
     fifth = dan.acquire(place.lock(), wait=5)
     dan.release(fifth)

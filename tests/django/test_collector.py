@@ -181,7 +181,7 @@ def test_each_permit_of_a_semaphore_has_its_own_history(engine: RedisEngine) -> 
 @pytest.mark.keeps_threads  # the lease is left to expire on purpose; its watchdog lingers
 def test_expired_leases_are_reclaimed_by_the_collector(engine: RedisEngine) -> None:
     """Their rows are there in the same run."""
-    lease = Lock(engine, "order:1", ttl=0.1, wait=0, renew=False).acquire()
+    lease = Lock(engine, "order:1", ttl=0.5, wait=0, renew=False).acquire()
     done = Collected()
 
     def reclaimed() -> bool:
