@@ -16,7 +16,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from functools import cached_property
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
@@ -40,6 +39,8 @@ _numbers = itertools.count(1)
 class Served:
     """A child process that is a web server on a port that it says."""
 
+    port: int
+
     def __init__(self, module: str, *arguments: str, **environment: str) -> None:
         self.popen = subprocess.Popen(
             [sys.executable, "-m", f"tests.django.{module}", *arguments],
@@ -48,11 +49,11 @@ class Served:
             text=True,
         )
 
-    @cached_property
-    def port(self) -> int:
-        """Where it listens; waits until it does."""
+    def await_port(self) -> int:
+        """Wait until it listens, before any thread asks it; return where."""
         assert self.popen.stdout is not None
-        return int(self.popen.stdout.readline())
+        self.port = int(self.popen.stdout.readline())
+        return self.port
 
     def ask(self, method: str, path: str, body: str = "", **headers: str) -> tuple[Any, Any]:
         """Return the response and its body."""
@@ -84,9 +85,11 @@ class Scene:
             "down": f"redis://127.0.0.1:{free_port()}",
             "prefix": f"payments-{os.getpid()}-{place.kind}",
             "ttl": TTL_S,
-            "provider": self.provider.port,
+            "provider": self.provider.await_port(),
         }
         self.shops = [self.open(), self.open()]
+        for shop in self.shops:  # which start side by side
+            shop.await_port()
 
     def open(self) -> Served:
         """Start another shop."""
@@ -263,6 +266,7 @@ def test_who_is_killed_after_the_charge_has_charged_once(scene: Scene, client: s
 
     before = scene.charges()
     shop = scene.open()
+    shop.await_port()
     with pytest.raises((HTTPException, ConnectionError)):
         ask(shop, X_Die="1")
     assert shop.popen.wait(LIMIT_S) == -signal.SIGKILL
