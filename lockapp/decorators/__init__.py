@@ -15,6 +15,7 @@ from lockapp.callbacks import OnLost, OnRevoke, on_lost_option, on_revoke_option
 from lockapp.conf import DEFAULT_ALIAS
 from lockapp.core.duration import to_ms
 from lockapp.core.options import OnUnavailable
+from lockapp.decorators.answers import lock_answer
 from lockapp.decorators.arguments import Hook, lock_options, methods_option, unavailable_option
 from lockapp.decorators.decoration import Decoration, ViewT
 from lockapp.decorators.idempotent import idempotent_view
@@ -22,7 +23,7 @@ from lockapp.decorators.key import Key
 from lockapp.exceptions import EngineUnavailable, NotAcquired
 from lockapp.ways import UNSET, Unset
 
-__all__ = ["idempotent_view", "view_lock"]
+__all__ = ["idempotent_view", "lock_answer", "view_lock"]
 
 
 def view_lock(
@@ -71,7 +72,8 @@ def view_lock(
         on_lost: a function, called with the lease when it is lost; ``"raise"``: the request fails
             with LeaseLost, although the view succeeded.
         on_revoke: a function, called with the lease when an operator asks the view to let go.
-        methods: lock these HTTP methods only; None for all of them.
+        methods: lock these HTTP methods only; None for all but HEAD and OPTIONS, which by HTTP ask
+            for nothing to be done and are let in. Name them to have them locked.
         on_contention: ``(request, NotAcquired) -> response``, or None for the usual 409. A
             coroutine function is welcome on an async view.
         on_unavailable: the same with EngineUnavailable and 503; or a word: ``"local"`` runs the
@@ -89,7 +91,7 @@ def view_lock(
         AlreadyHeld: at a request, when the caller has this lock already.
     """
     decoration = Decoration(
-        key=Key(parts),
+        key=parts[0] if len(parts) == 1 and isinstance(parts[0], Key) else Key(parts),
         using=using,
         wait_s=None if wait is None else to_ms(wait, "wait", zero=True) / 1000,
         options={

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
-from lockapp.exceptions import NotAcquired
+from lockapp.exceptions import EngineUnavailable, NotAcquired
 
 CONTENDED = "urn:lockapp:contended"
 UNAVAILABLE = "urn:lockapp:unavailable"
@@ -23,6 +23,18 @@ PAYLOAD_DIFFERS = "urn:lockapp:idempotency-payload"
 JSON_TYPES = ("application/problem+json", "application/json")
 RETRY_LIMIT_S = 30  # the longest Retry-After of a contended view
 DOWN_RETRY_S = 5  # Retry-After when the engine is unavailable
+
+
+def lock_answer(request: HttpRequest, error: BaseException) -> HttpResponse | None:
+    """Return what a locked view would answer to this exception of a lock; None to any other.
+
+    For the exception handler of a REST framework, and for middleware, where views take locks
+    themselves: 409 for NotAcquired and what derives from it, 503 for EngineUnavailable. Both say
+    that nothing was done: roll back what the view has written before.
+    """
+    if isinstance(error, NotAcquired):
+        return contended(request, error)
+    return unavailable(request) if isinstance(error, EngineUnavailable) else None
 
 
 def contended(request: HttpRequest, error: NotAcquired | None) -> HttpResponse:

@@ -36,6 +36,8 @@ logger = logging.getLogger("lockapp")
 
 ViewT = TypeVar("ViewT", bound=Callable[..., Any])
 
+UNTOUCHED = frozenset(("HEAD", "OPTIONS"))
+"""Methods that are not locked unless they are named: probes and preflights of browsers."""
 PATH_LIMIT = 200  # characters of a path that go into the holder's description
 
 
@@ -138,7 +140,9 @@ class Decoration:
         return locked
 
     def _unlocked(self, request: HttpRequest) -> bool:
-        return self.methods is not None and request.method not in self.methods
+        if self.methods is None:
+            return request.method in UNTOUCHED
+        return request.method not in self.methods
 
     def _lock(self, name: str) -> Lock:
         engine = locks[self.using]

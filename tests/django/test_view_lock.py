@@ -167,6 +167,25 @@ def test_methods_limits_what_is_locked(redis_locks: Any) -> None:
         assert view(factory.post("/")).status_code == 409
 
 
+@pytest.mark.parametrize("method", ["head", "options"])
+def test_head_and_options_are_untouched_unless_named(redis_locks: Any, method: str) -> None:
+    """A preflight or a probe neither waits nor makes others wait; it is asked for nothing more."""
+    held: list[bool] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        held.append(locks["default"].show("order:1") is not None)
+        return HttpResponse()
+
+    request = getattr(factory, method)("/")
+    named = view_lock("order", 1, methods=[method])(view)
+    assert view_lock("order", 1)(view)(request).status_code == 200
+    assert named(request).status_code == 200
+    assert held == [False, True]
+    with Elsewhere("order", 1):
+        assert view_lock("order", 1)(view)(request).status_code == 200
+        assert named(request).status_code == 409
+
+
 def test_locks_may_be_stacked(redis_locks: Any) -> None:
     """Each decorator takes its own."""
     held = []

@@ -20,13 +20,14 @@ import pytest
 
 import lockapp
 import lockapp.celery
-from lockapp import decorators, exceptions, handler, signals
+from lockapp import decorators, exceptions, handler, pytest_plugin, signals, testing
 from lockapp.celery.policies import POLICIES
 from lockapp.core import values
 from lockapp.engines.base import Engine
 from lockapp.handler import EngineHandler, LockOptions
 from lockapp.lease import Lease
 from lockapp.lock import Lock
+from lockapp.mixins import LockedViewMixin
 from lockapp.primitives import MultiLease, RWLock
 from lockapp.querysets import LockEventQuerySet, LockHoldQuerySet
 from lockapp.single_flight import FlightOptions, _plan, asingle_flight, single_flight
@@ -37,6 +38,7 @@ API = ROOT / "docs" / "reference" / "api.md"
 VIEWS = ROOT / "docs" / "howto" / "views.md"
 PAYMENTS = ROOT / "docs" / "howto" / "payments.md"
 TASKS = ROOT / "docs" / "howto" / "celery-tasks.md"
+TESTS = ROOT / "docs" / "howto" / "test-code-that-locks.md"
 
 PENDING = {"docs/explanation/guarantees.md", "docs/glossary.md"}
 """Pages that may be linked before they are there."""
@@ -165,8 +167,8 @@ INTERNAL: dict[type, set[str]] = {
     EngineHandler: set(),
     Engine: {
         "sync", "aio", "make_sync_port", "make_async_port", "remember", "forget", "held_by",
-        "holds", "observe", "observer", "after_fork", "pid", "hold", "local", "transactions", "leases",
-        "ports",
+        "holds", "observe", "observer", "after_fork", "pid", "hold", "local", "transactions",
+        "leases", "ports",
     },
 }  # fmt: skip
 """Public to the other modules of lockapp, and not to applications."""
@@ -337,6 +339,27 @@ def test_signals_are_documented() -> None:
         if signal is sent
     }
     assert documented == real
+
+
+def test_what_tests_of_users_call_is_documented() -> None:
+    """Each name, with its arguments and their defaults, and each fixture."""
+    text = section(API, "Testing")
+    assert first_words(text) >= set(testing.__all__) - {"aexpire", "aforce_release", "arevoke"}
+    for code in (code for cell in rows(text) for code in CODE.findall(cell)):
+        name, bracket, given = code.partition("(")
+        home = testing if hasattr(testing, name) else testing.SteppableClock
+        parameters = inspect.signature(getattr(home, name)).parameters
+        named = [parameter for parameter in parameters if parameter != "self"]
+        assert not bracket or re.findall(r"(?:^|, )\*{0,2}(\w+)", given.rstrip(")")) == named, code
+    fixtures = {name for name in vars(pytest_plugin) if name.startswith("lockapp_")}
+    assert fixtures == set(re.findall(r"`(lockapp_\w+)`", text))
+    assert fixtures == first_words(section(TESTS, "With pytest"))
+
+
+def test_what_a_locked_class_says_is_documented() -> None:
+    """The mixin's attributes and method."""
+    own = {name for name in vars(LockedViewMixin) if not name.startswith("_")}
+    assert first_words(section(API, "Views")) == own - {"as_view", "dispatch"}
 
 
 def test_the_other_modules_are_documented() -> None:
