@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,3 +22,18 @@ def place(
         require(kind)
     with django_db_blocker.unblock(), fence_places.made(kind, tmp_path_factory.mktemp("db")) as it:
         yield it
+
+
+@pytest.fixture
+def delete_lockapp(settings: Any) -> Callable[[], None]:
+    """Take LOCKAPP out of the settings for this test.
+
+    A deletion alone is told nobody, neither then nor when it is undone: the engines of an earlier
+    test would still be there. So a change comes before it.
+    """
+
+    def delete() -> None:
+        settings.LOCKAPP = {}
+        del settings.LOCKAPP
+
+    return delete

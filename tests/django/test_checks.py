@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,13 @@ def no_test_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(mail, "outbox", raising=False)
 
 
-def test_the_checks_are_registered_with_django(settings: Any) -> None:
+def test_the_checks_are_registered_with_django(
+    settings: Any, delete_lockapp: Callable[[], None]
+) -> None:
     """`manage.py check` runs them, and `--tag lockapp` them alone."""
     settings.LOCKAPP = {"default": {"LOCATION": URL, "OPTIONS": {"ttl": 1}}}
     assert "lockapp.W004" in ids(checks.run_checks(tags=[TAG]))
-    del settings.LOCKAPP
+    delete_lockapp()
     with pytest.raises(SystemCheckError, match=r"lockapp\.E001"):
         call_command("check", "--tag", TAG)
 
@@ -57,10 +60,12 @@ def test_good_settings_have_no_problem(settings: Any) -> None:
 
 
 @pytest.mark.parametrize("lockapp", [None, {}, {"locks": {}}, {"LOCATION": URL}, "redis://"])
-def test_missing_settings_are_an_error_and_no_exception(settings: Any, lockapp: Any) -> None:
+def test_missing_settings_are_an_error_and_no_exception(
+    settings: Any, delete_lockapp: Callable[[], None], lockapp: Any
+) -> None:
     """E001; the other checks have nothing to say then."""
     if lockapp is None:
-        del settings.LOCKAPP
+        delete_lockapp()
     else:
         settings.LOCKAPP = lockapp
     assert ids(check_settings()) == ["lockapp.E001"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -134,10 +135,12 @@ def test_the_memory_engine_needs_no_location(settings: Any) -> None:
         (given(CACHE="default"), "each process has its own"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_told_with_its_cure(settings: Any, lockapp: Any, said: str) -> None:
+def test_what_makes_no_sense_is_told_with_its_cure(
+    settings: Any, delete_lockapp: Callable[[], None], lockapp: Any, said: str
+) -> None:
     """At the first use, by an ImproperlyConfigured that names place and cure and no secret."""
     if lockapp is None:
-        del settings.LOCKAPP
+        delete_lockapp()
     else:
         settings.LOCKAPP = lockapp
     with pytest.raises(ImproperlyConfigured, match=said) as raised:

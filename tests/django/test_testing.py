@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -66,9 +67,9 @@ def test_another_alias_leaves_the_default_alone() -> None:
     assert "payments" not in locks
 
 
-def test_without_settings_there_is_this_engine_only(settings: Any) -> None:
+def test_without_settings_there_is_this_engine_only(delete_lockapp: Callable[[], None]) -> None:
     """A project that takes locks in a library's tests needs none."""
-    del settings.LOCKAPP
+    delete_lockapp()
     with override_engine(alias="payments"):
         assert set(locks) == {"default", "payments"}
 
