@@ -25,11 +25,11 @@ def body(task: Task[..., Any], run: str, key: int = 0) -> object:
     return key
 
 
-def retry_once(task: Task[..., Any], run: str, key: int = 0) -> object:
-    """Come back once, when the gate has opened once."""
+def retry_once(task: Task[..., Any], run: str, key: int = 0, queue: str = QUEUE) -> object:
+    """Come back once, through a queue, when the gate has opened once."""
     done = body(task, run, key)
     if not task.request.retries:
-        raise task.retry(countdown=1)
+        raise task.retry(countdown=0, queue=queue)
     return done
 
 

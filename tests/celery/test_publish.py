@@ -384,17 +384,22 @@ class TestFromQueueToEnd:
 class TestComingBack:
     def test_a_retry_is_sent_and_is_the_copy_that_waits(self, run: Run, parked: Parked) -> None:
         """Its id stands from the first publish to the last end."""
-        parked.open()
-        first = parked.send("retrying")
+        first = parked.send("retrying", 0, parked.name, queue=QUEUE)
         run.wait_told("enter")
         run.open(count=1)
         ids: list[str] = []
 
-        def again() -> bool:
+        def waits() -> bool:
             ids.append(parked.send("retrying").id)
-            return len(run.told("enter")) == 2
+            return run.state() is None
 
-        wait_until(again, limit_s=15, every_s=0.02, what="the second run")
+        # It lies where nobody takes it from: a copy sent in the moment in which it starts goes out.
+        wait_until(waits, limit_s=15, every_s=0.02, what="the end of the first run")
+        assert parked.waiting() == 1
+        ids += parked.ids("retrying", 2)
+        parked.open()
+        run.wait_told("enter", 2)
+        ids += parked.ids("retrying", 2)
         assert set(ids) == {first.id}
         run.open(count=1)
         assert get(run.result(first.id)) == 0
