@@ -56,9 +56,10 @@ class Place:
         sql = {
             "postgres": "SELECT count(*) FROM pg_stat_activity "
             "WHERE datname = current_database() AND wait_event_type = 'Lock'",
-            "mariadb": "SELECT count(*) FROM information_schema.innodb_trx JOIN "
-            "information_schema.processlist ON id = trx_mysql_thread_id "
-            "WHERE trx_state = 'LOCK WAIT' AND db = database()",
+            # Whose INSERT goes on. innodb_trx says more, but is not looked up anew while anybody on
+            # the server has asked for it within a tenth of a second.
+            "mariadb": "SELECT count(*) FROM information_schema.processlist "
+            "WHERE db = database() AND state = 'Update'",
         }[self.kind]
         with connection.cursor() as cursor:
             cursor.execute(sql)

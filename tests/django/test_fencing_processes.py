@@ -272,12 +272,7 @@ def test_who_waited_for_the_row_reads_what_was_committed_meanwhile(
         if scene.place.kind != "sqlite":  # where nobody can see that somebody waits
             assert b.hear() == "claiming"
             with scene.place.opened() as connection:
-                wait_until(
-                    partial(scene.place.waiting, connection),
-                    limit_s=20,
-                    every_s=0.15,
-                    what="lock wait",
-                )
+                wait_until(partial(scene.place.waiting, connection), limit_s=20, what="lock wait")
         assert saw(a.go_on()) == "a"
         assert saw(b.came()) == "aa"
         assert scene.word == "aab"

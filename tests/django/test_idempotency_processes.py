@@ -117,11 +117,11 @@ class Scene:
         """Return when so many wait for the record in the database; SQLite does not tell."""
         if self.place.kind != "sqlite":
             with self.place.opened() as connection:
-                # MariaDB looks again only if nobody has asked for a tenth of a second.
                 wait_until(
                     lambda: self.place.waiting(connection) == count,
-                    limit_s=20, every_s=0.15, what="those who wait",
-                )  # fmt: skip
+                    limit_s=20,
+                    what="those who wait",
+                )
 
     def charges(self) -> list[str]:
         """All that the provider has charged."""
