@@ -7,7 +7,7 @@ can both show them.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from redis import exceptions as redis_errors
 
@@ -23,7 +23,7 @@ _version = re.compile(r"(\d+)\.(\d+)")
 class Problem(NamedTuple):
     """One thing about a server that endangers locks."""
 
-    kind: Literal["unreachable", "version", "eviction"]
+    kind: str  # unreachable, version, eviction; examination knows more
     detail: str
 
 
@@ -32,8 +32,8 @@ def problems(address: Address, options: EngineOptions) -> list[Problem]:
     connection: Any = address.connect(options)
     try:
         connection.connect()
-        server = _info(_ask(connection, "INFO", "server"))
-        memory = _info(_ask(connection, "INFO", "memory"))
+        server = info(ask(connection, "INFO", "server"))
+        memory = info(ask(connection, "INFO", "memory"))
     except (redis_errors.RedisError, OSError) as error:
         return [Problem("unreachable", f"{address}: {type(error).__name__}: {error}")]
     finally:
@@ -57,12 +57,13 @@ def judge(server: dict[str, str], memory: dict[str, str]) -> list[Problem]:
     return found
 
 
-def _ask(connection: Any, *command: str) -> bytes:
+def ask(connection: Any, *command: str) -> Any:
+    """Give one command on a connection of redis-py's; return its reply, undecoded."""
     connection.send_command(*command)
-    reply: bytes = connection.read_response(disable_decoding=True)
-    return reply
+    return connection.read_response(disable_decoding=True)
 
 
-def _info(reply: bytes) -> dict[str, str]:
+def info(reply: bytes) -> dict[str, str]:
+    """Read INFO's reply."""
     lines = reply.decode("utf-8", "replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))

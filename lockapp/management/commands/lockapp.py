@@ -15,13 +15,14 @@ from django.db import DatabaseError
 from lockapp.exceptions import EngineError
 from lockapp.management.subcommands.base import DATABASE, UNAVAILABLE, USAGE, Subcommand
 from lockapp.management.subcommands.collecting import Collect, Sweep
+from lockapp.management.subcommands.doctoring import Doctor
 from lockapp.management.subcommands.ending import Release, Revoke
 from lockapp.management.subcommands.live import List, Show
 from lockapp.management.subcommands.pruning import Prune
 from lockapp.management.subcommands.verifying import Verify
 
 SUBCOMMANDS: dict[str, type[Subcommand]] = {
-    each.name: each for each in (List, Show, Revoke, Release, Collect, Sweep, Verify, Prune)
+    each.name: each for each in (List, Show, Revoke, Release, Collect, Sweep, Verify, Prune, Doctor)
 }
 
 
