@@ -31,15 +31,13 @@ Progress = Callable[[int], None]
 """Told after each batch how many rows have been removed so far."""
 
 
-def prune(
-    rows: models.QuerySet[Any], by: str, batch: int = BATCH, progress: Progress | None = None
-) -> int:
-    """Remove ``rows``, those with the smallest ``by`` first; return how many there were.
+def prune(rows: Any, batch: int = BATCH, progress: Progress | None = None) -> int:
+    """Remove ``rows`` of one of the tables below, oldest first; return how many there were.
 
-    ``by`` should have an index. Each batch is a transaction of its own, unless one is open. Two at
-    once do no harm, and what was removed before a failure or an interruption stays removed.
+    Each batch is a transaction of its own, unless one is open. Two at once do no harm, and what
+    was removed before a failure or an interruption stays removed.
     """
-    removed, rest = 0, rows
+    removed, rest, by = 0, rows, rows._by
     while found := list(rest.order_by(by).values_list("pk", by)[:batch]):
         # The model's own delete: that of a log refuses.
         removed += models.QuerySet.delete(rows.filter(pk__in=[pk for pk, _ in found]))[0]
@@ -69,6 +67,8 @@ def first_values(rows: models.QuerySet[Any], field: str, most: int) -> list[Any]
 
 class LockEventQuerySet(models.QuerySet["LockEvent"]):
     """Lock events, oldest or newest first as the caller orders them."""
+
+    _by = "at"  # the order of prune(); each has an index
 
     def for_lock(self, name: str) -> Self:
         """Keep the events of exactly this lock.
@@ -107,7 +107,7 @@ class LockEventQuerySet(models.QuerySet["LockEvent"]):
         self, before: datetime, *, batch: int = BATCH, progress: Progress | None = None
     ) -> int:
         """Remove what happened before ``before``; return how many rows that were. See prune()."""
-        return prune(self.before(before), "at", batch, progress)
+        return prune(self.before(before), batch, progress)
 
     def update(self, **values: Any) -> NoReturn:
         """Refuse: the log is append-only.
@@ -128,6 +128,8 @@ class LockEventQuerySet(models.QuerySet["LockEvent"]):
 
 class LockHoldQuerySet(models.QuerySet["LockHold"]):
     """Leases from grant to end."""
+
+    _by = "granted_at"
 
     def for_lock(self, name: str) -> Self:
         """Keep the holds of exactly this lock. Compared by digest, as events are."""
@@ -178,11 +180,13 @@ class LockHoldQuerySet(models.QuerySet["LockHold"]):
         That takes also what is held for so long. Its end, when it comes, makes a new row. See
         prune().
         """
-        return prune(self.before(before), "granted_at", batch, progress)
+        return prune(self.before(before), batch, progress)
 
 
 class FenceQuerySet(models.QuerySet["Fence"]):
     """The fences of a database."""
+
+    _by = "digest"  # an index on the time would cost each claim more: goes through them all, once
 
     def for_lock(self, name: str) -> Self:
         """Keep the fence of exactly this lock."""
@@ -197,14 +201,15 @@ class FenceQuerySet(models.QuerySet["Fence"]):
     ) -> int:
         """Remove fences that were last claimed before ``before``; return how many. See prune().
 
-        A holder that was paused for longer than that is no longer refused. Goes through the table
-        once, by its key: an index on the time would cost each claim more.
+        A holder that was paused for longer than that is no longer refused.
         """
-        return prune(self.before(before), "digest", batch, progress)
+        return prune(self.before(before), batch, progress)
 
 
 class IdempotencyRecordQuerySet(models.QuerySet["IdempotencyRecord"]):
     """The answers that are given again."""
+
+    _by = "expires_at"
 
     def expired(self) -> Self:
         """Keep those that are given again no more."""
@@ -212,4 +217,4 @@ class IdempotencyRecordQuerySet(models.QuerySet["IdempotencyRecord"]):
 
     def prune(self, batch: int = BATCH, progress: Progress | None = None) -> int:
         """Remove those that have expired; return how many. See prune()."""
-        return prune(self.expired(), "expires_at", batch, progress)
+        return prune(self.expired(), batch, progress)
