@@ -14,6 +14,7 @@ from rich.console import Console
 
 from tests.bench import (
     arrival,
+    collecting,
     crowd,
     growth,
     handover,
@@ -39,6 +40,7 @@ MEASUREMENTS: dict[str, Callable[[Surroundings, str], list[Section]]] = {
     "growth": growth.run,
     "takeover": takeover.run,
     "task": task.run,
+    "collecting": collecting.run,
 }
 FORMS = {
     "full": "Full run.",
