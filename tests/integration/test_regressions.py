@@ -162,7 +162,14 @@ class Interrupt(BaseException):
 def interrupt(*_):
     raise Interrupt
 
-engine = RedisEngine("default", sys.argv[1], EngineOptions(prefix=sys.argv[2], tombstone_ms=100))
+# A request that was interrupted may reach a busy server well after its undoing: refused by then.
+patient = EngineOptions(
+    prefix=sys.argv[2], tombstone_ms=1000, connect_timeout_ms=10_000, command_timeout_ms=10_000
+)
+engine = RedisEngine("default", sys.argv[1], patient)
+# Keeps the watchdog's thread alive: Python's own Thread.start() can't be interrupted cleanly, and
+# raises RuntimeError('release unlocked lock') instead.
+other = Lock(engine, "shift:other").acquire()
 chance = random.Random(7)
 signal.signal(signal.SIGALRM, interrupt)
 interrupted = 0
@@ -181,6 +188,7 @@ for number in range(400):
     assert state is None, state       # a shifted reply would answer this question
     total = engine.snapshot().total
     assert isinstance(total, int), total
+other.release()
 deadline = time.monotonic() + 5
 while engine.snapshot().total and time.monotonic() < deadline:
     time.sleep(0.01)     # the watchdog undoes what was interrupted
