@@ -405,7 +405,8 @@ def test_a_loss_meanwhile_is_logged_and_stops_nothing(caplog: pytest.LogCaptureF
     """The transaction commits; who wants more uses fenced_atomic."""
     with transaction.atomic():
         Group.objects.create(name="one")
-        with lock("stock", 1) as lease:
+        # Its next renewal, after two seconds, tells it as well: the notice may come too early.
+        with lock("stock", 1, ttl=scaled(6)) as lease:
             pass
         locks["default"].force_release("stock:1", lease.fence, actor="an operator")
         wait_until(lambda: lease.lost, limit_s=scaled(10))
