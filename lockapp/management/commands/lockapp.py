@@ -20,10 +20,10 @@ from lockapp.management.subcommands.ending import Release, Revoke
 from lockapp.management.subcommands.live import List, Show
 from lockapp.management.subcommands.pruning import Prune
 from lockapp.management.subcommands.verifying import Verify
+from lockapp.management.subcommands.watching import Watch
 
-SUBCOMMANDS: dict[str, type[Subcommand]] = {
-    each.name: each for each in (List, Show, Revoke, Release, Collect, Sweep, Verify, Prune, Doctor)
-}
+WORDS = (List, Show, Watch, Revoke, Release, Collect, Sweep, Verify, Prune, Doctor)
+SUBCOMMANDS: dict[str, type[Subcommand]] = {each.name: each for each in WORDS}
 
 
 class Command(BaseCommand):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from abc import ABC, abstractmethod
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -91,6 +94,24 @@ def changed(name: str, fence: int) -> CommandError:
         f"{printable(name)} is no longer held with fence {fence}; nothing was done.",
         returncode=NOTHING,
     )
+
+
+@contextmanager
+def until_told() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and Ctrl-C set, for who goes on until told to end.
+
+    Nothing is interrupted: it is looked at between two rounds, and ends a wait at once.
+    """
+    stop = threading.Event()
+    former = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def positive(text: str) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -12,7 +10,7 @@ from django.db import close_old_connections
 from lockapp.audit.collector import Collected, collect_all
 from lockapp.engines.base import Engine
 from lockapp.handler import locks
-from lockapp.management.subcommands.base import Subcommand, engine_of, seconds
+from lockapp.management.subcommands.base import Subcommand, engine_of, seconds, until_told
 
 LONGEST_PAUSE_S = 30.0
 """Between two rounds of ``collect --follow`` while something fails."""
@@ -45,16 +43,11 @@ class Collect(Subcommand):
 
     def _follow(self, engines: list[Engine], interval_s: float, verbosity: int) -> None:
         """Collect again and again. Ends between two rounds, so that nothing is left half done."""
-        stop = threading.Event()
-        former = {
-            number: signal.signal(number, lambda *_: stop.set())
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
         total: dict[str, Collected] = {}
         pause_s = interval_s
-        self.stdout.write("Collecting lock events; Ctrl-C ends it.")
-        self.stdout.flush()
-        try:
+        with until_told() as stop:
+            self.stdout.write("Collecting lock events; Ctrl-C ends it.")
+            self.stdout.flush()
             while not stop.is_set():
                 close_old_connections()
                 done, failed = collect_all(engines)
@@ -68,9 +61,6 @@ class Collect(Subcommand):
                     self.stderr.write(f"{alias}: {error}")
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S) if failed else interval_s
                 stop.wait(pause_s)
-        finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
         self._tell(total)
 
     def _tell(self, done: dict[str, Collected]) -> None:
