@@ -19,7 +19,7 @@ from tests.timing import wait_until
 
 
 @app.task(bind=True, name="join")
-@single_instance(key="hold:{run}:{key}", on_contention="join", wait=20, ttl=3)
+@single_instance(key="hold:{run}:{key}", on_contention="join", wait=20)
 def join(self: Task[..., Any], run: str, key: int = 0, how: str = "") -> object:
     """Return a number of this run alone, or fail, or retry once."""
     body(self, run, key)

@@ -46,7 +46,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "both": {"scope": "queued_and_running", "on_contention": "retry"},
     "both_waiting": {"scope": "queued_and_running", "on_contention": "wait", "wait": 20},
     "briefly": {"scope": "queued", "queued_ttl": 4},
-    "either_late": {"scope": "queued_or_running", "ttl": 3},
+    "either_late": {"scope": "queued_or_running"},
     "retrying": {"scope": "queued_or_running"},
     "replacing": {"scope": "queued_or_running", "key": "replacing:{run}:{key}"},
     "plain": {"scope": "running"},
