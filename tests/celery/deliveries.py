@@ -62,6 +62,7 @@ class Recording(Celery):
             task_cls="lockapp.celery:LockTask",
         )  # fmt: skip
         self.conf.task_publish_retry = False
+        self.conf.broker_transport_options = {"max_retries": 0}  # kombu tries for seconds else
         self.sent: list[Message] = []
 
     def task(self, *args: Any, **options: Any) -> Any:
