@@ -16,14 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import BaseCommand, CommandError, call_command
 from django.db import DatabaseError
 
+from lockapp.audit import event, history
 from lockapp.context import holder_details
 from lockapp.exceptions import LeaseLost
 from lockapp.handler import locks
 from lockapp.lease import Lease
 from lockapp.lock import Lock
+from lockapp.management.commands.lockapp import SUBCOMMANDS, Command
+from lockapp.management.diagnosis import CURES
+from lockapp.management.subcommands.doctoring import LEVELS
 from lockapp.models import LockEvent
 from lockapp.naming import lock_name
 from tests.django.children import child_environment
@@ -430,3 +434,32 @@ def test_collect_follow_goes_on_until_it_is_told_to_end(
         child.communicate()
     assert (child.returncode, errors) == (0, "")
     assert out == "default: 4 events stored\n"
+
+
+# ------------------------------------------------------------------ the page
+
+
+def test_the_reference_page_has_every_word_and_option() -> None:
+    """Each word a heading, and below it a line with all that it takes."""
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
+    sections = dict(re.findall(r"^### lockapp (\w+)\n\n(.*?)(?=^##|\Z)", page, re.M | re.S))
+    assert set(sections) == set(SUBCOMMANDS)
+    parser = Command().create_parser("manage.py", "lockapp")
+    (words,) = [it.choices for it in parser._actions if it.dest == "command"]
+    usual = {"help", *(it.dest for it in BaseCommand().create_parser("", "")._actions)}
+    for word, own in words.items():
+        line = sections[word].partition("`:")[0].replace("--family NAME", "--family")
+        options = [it for it in own._actions if it.dest not in usual]
+        taken = {(it.option_strings or [it.dest.upper()])[0] for it in options}
+        assert set(re.findall(r"--[a-z-]+|\bNAME\b", line)) == taken, word
+
+
+def test_the_reference_page_has_every_finding_with_its_level() -> None:
+    """In the order in which they are told; and every fault of a history."""
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
+    cells = re.findall(r"^\| `([a-z ]+)` \| (ERROR|WARNING|INFO) \|", page, re.M)
+    named = {level: name for name, level in LEVELS.items()}
+    kinds = sorted(CURES, key=lambda kind: -CURES[kind][0])
+    assert cells == [(kind, named[CURES[kind][0]]) for kind in kinds]
+    faults = {history.OVERLAP, history.TOKEN, history.OPEN, history.END, event.GAP}
+    assert set(re.findall(r"^\| `([a-z]+)` \| (?!ERROR|WARNING|INFO)", page, re.M)) == faults

@@ -26,7 +26,18 @@ def test_there_is_something_to_run() -> None:
     assert DOCUMENTS or not (ROOT / "docs" / "quickstart.md").exists()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+PARAMETERS = [
+    pytest.param(
+        path,
+        id=path.relative_to(ROOT).as_posix(),
+        # It takes a lock away. What tells the holder who did stays for a minute.
+        marks=pytest.mark.keeps_keys if path.name == "stuck.md" else (),
+    )
+    for path in DOCUMENTS
+]
+
+
+@pytest.mark.parametrize("path", PARAMETERS)
 @pytest.mark.django_db(transaction=True)
 def test_examples_run(path: Path, redis_locks: Any) -> None:
     """An exception in a block fails with the document's line."""

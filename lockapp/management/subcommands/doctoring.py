@@ -55,7 +55,7 @@ class Doctor(Subcommand):
         for seen in visits:
             if seen.round_trip_ms is not None:
                 where = f"{seen.alias}: {seen.server}, version {seen.version or 'unknown'}"
-                self.stdout.write(f"{where}, {seen.round_trip_ms:.1f} ms away")
+                self.stdout.write(f"{where}, {seen.round_trip_ms:.2f} ms away")
         for each in findings:
             style = self.style.ERROR if each.level >= checks.ERROR else self.style.WARNING
             head = f"{_level(each):<8}"
