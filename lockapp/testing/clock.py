@@ -10,10 +10,10 @@ from lockapp.engines.base import Engine
 from lockapp.engines.clock import boot_clock
 from lockapp.engines.memory.clock import steady_clock_us
 from lockapp.engines.memory.engine import MemoryEngine
-from lockapp.engines.memory.hands import jump
+from lockapp.engines.memory.hands import ring_waiters, spare_waiters
 from lockapp.engines.memory.server import MemoryServer
 from lockapp.handler import locks
-from lockapp.testing.renewer import anoted, noted
+from lockapp.testing.renewer import anoted, noted, refuse_in_loop
 
 
 class SteppableClock:
@@ -52,6 +52,7 @@ class SteppableClock:
             TypeError, ValueError: no time, or one that goes back.
             RuntimeError: called in an event loop; use :meth:`aadvance` there.
         """
+        refuse_in_loop()
         self._jump(to_ms(seconds, "seconds"))
         for engine in self._engines():
             noted(engine, lambda engine=engine: _all_noted(engine))  # type: ignore[misc]
@@ -63,16 +64,12 @@ class SteppableClock:
             await anoted(engine, lambda engine=engine: _all_noted(engine))  # type: ignore[misc]
 
     def _jump(self, ahead_ms: int) -> None:
-        def turn() -> None:
-            self._ahead_ms += ahead_ms
-
         servers = list(self._servers)
-        for server in servers[1:]:  # the hands are turned once
-            jump(server, ahead_ms, lambda: None)
-        for server in servers[:1]:
-            jump(server, ahead_ms, turn)
-        if not servers:
-            turn()
+        for server in servers:
+            spare_waiters(server, ahead_ms)
+        self._ahead_ms += ahead_ms
+        for server in servers:
+            ring_waiters(server)
 
     def _engines(self) -> list[Engine]:
         return [

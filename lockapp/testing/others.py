@@ -18,7 +18,7 @@ from lockapp.handler import LockOptions, lock
 from lockapp.lease import Lease
 from lockapp.lock import Lock
 from lockapp.process import describe_holder
-from lockapp.testing.renewer import anoted, noted
+from lockapp.testing.renewer import anoted, noted, refuse_in_loop
 
 WHY = "somebody else, says the test"
 ACTOR = "the test"
@@ -40,7 +40,8 @@ def held_by_other(
     ``with``. An exception in the block releases it as well.
 
     Args:
-        *parts: the parts of the lock's name, or one lock (of whatever kind) instead.
+        *parts: the parts of the lock's name, or one lock (of whatever kind) instead, which waits as
+            it says.
         using: the engine's alias.
         **options: as of :func:`lockapp.lock`; by default it does not wait, and ``why`` says that
             this is a test.
@@ -66,8 +67,7 @@ def held_by_other(
 def _acquire(what: Lock) -> Lease:
     port, token = what.engine.sync, os.urandom(16).hex()
     description = describe_holder((), what.why)
-    wait_s = what.wait_s or 0.0
-    outcome = run_sync(procedures.acquire(port, what.spec, token, description, wait_s))
+    outcome = run_sync(procedures.acquire(port, what.spec, token, description, what.wait_s))
     if isinstance(outcome, procedures.NoGrant):
         raise what.contended(outcome)
     lease = what.lease(port, token, outcome, object(), scoped=True)
@@ -85,6 +85,7 @@ def force_release(lease: Lease, *, actor: str = ACTOR, reason: str = "") -> None
         EngineUnavailable: could not ask.
         RuntimeError: called in an event loop; use :func:`aforce_release` there.
     """
+    refuse_in_loop()
     _must(lease.engine.force_release(lease.name, lease.fence, actor=actor, reason=reason), lease)
     noted(lease.engine, lambda: not lease.held, lease.name)
 
@@ -106,6 +107,7 @@ def revoke(lease: Lease, *, actor: str = ACTOR, reason: str = "") -> None:
         EngineUnavailable: could not ask.
         RuntimeError: called in an event loop; use :func:`arevoke` there.
     """
+    refuse_in_loop()
     _must(lease.engine.revoke(lease.name, lease.fence, actor=actor, reason=reason), lease)
     noted(lease.engine, lambda: lease.revoke_requested, lease.name)
 
@@ -129,6 +131,7 @@ def expire(lease: Lease) -> None:
         NotHeld: it is over already.
         RuntimeError: called in an event loop; use :func:`aexpire` there.
     """
+    refuse_in_loop()
     _run_out(lease)
     noted(lease.engine, lambda: not lease.held, lease.name)
     lease.engine.sweep()

@@ -14,16 +14,21 @@ LIMIT_S = 5.0
 STEP_S = 0.001
 
 
+def refuse_in_loop() -> None:
+    """Do nothing outside of an event loop.
+
+    Raises:
+        RuntimeError: inside one, whose own renewer could not run meanwhile.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError("this would block the running event loop; use the a… twin")
+
+
 def noted(engine: Engine, condition: Callable[[], bool], name: str = EVERY_LOCK) -> None:
     """Block until the renewer has made ``condition`` true and has called what it had to call.
 
     It is told that something happened to ``name``, since its own channel may not be open yet.
-
-    Raises:
-        RuntimeError: called in an event loop, whose own renewer could not run meanwhile.
     """
-    if asyncio._get_running_loop() is not None:
-        raise RuntimeError("this would block the running event loop; use the a… twin")
     for pause in _pauses(engine, condition, name):
         time.sleep(pause)
 

@@ -151,7 +151,7 @@ def test_somebody_else_holds_on_a_real_server(redis_locks: Any) -> None:
 
 def test_somebody_else_may_hold_any_kind_of_lock() -> None:
     """A permit, or a reader's side."""
-    with held_by_other(semaphore("gpu", limit=1)), pytest.raises(NotAcquired):
+    with held_by_other(semaphore("gpu", limit=1, wait=0)), pytest.raises(NotAcquired):
         semaphore("gpu", limit=1).acquire(wait=0)
     with held_by_other(rwlock("kb", 1, wait=0).read()):
         with rwlock("kb", 1, wait=0).read():
@@ -337,8 +337,13 @@ async def test_time_passes_in_an_event_loop(
     await lockapp_clock.aadvance(31)
     await waiter
     assert (set(heard[3:]), three.lost) == ({"expired", "got it"}, True)
-    with pytest.raises(RuntimeError, match="twin"):
-        lockapp_clock.advance(1)
+    async with lock("order", 3) as lease:
+        with pytest.raises(RuntimeError, match="twin"):
+            lockapp_clock.advance(60)
+        for blocking in (revoke, force_release, expire):
+            with pytest.raises(RuntimeError, match="twin"):
+                blocking(lease)
+        assert (lease.live, lease.revoke_requested) == (True, False)
     await locks.aclose_all()
 
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from lockapp.engines.memory.server import MemoryServer
 
 
-def jump(server: MemoryServer, ahead_ms: int, turn: Callable[[], None]) -> None:
-    """Have ``turn`` set the clock ahead, and everybody who waits look at it.
-
-    Who waits has not been silent for so long, and keeps its place in the queue.
-    """
+def spare_waiters(server: MemoryServer, ahead_ms: int) -> None:
+    """Before its clock is set ahead: who waits has not been silent for so long."""
     with server._guard:
-        turn()
         for record in server.records.values():
             for token, waiter in record.queue.items():
                 seen_until_ms = waiter.seen_until_ms + ahead_ms
                 record.queue[token] = replace(waiter, seen_until_ms=seen_until_ms)
+
+
+def ring_waiters(server: MemoryServer) -> None:
+    """After its clock was set ahead: have everybody who waits ask again."""
+    with server._guard:
+        for record in server.records.values():
+            for waiter in record.queue.values():
                 waiter.inbox.ring()
 
 
