@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockapp import watchdog
+from lockapp import watchdog, watchdog_thread
 from lockapp.engines.base import Engine
 from lockapp.engines.redis.engine import RedisEngine
 from tests.contract.fronts import People
@@ -64,8 +64,9 @@ def far_place(
 
 
 @pytest.fixture
-def far(proxy: TcpProxy, redis_place: RedisPlace) -> Iterator[Far]:
+def far(proxy: TcpProxy, redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
     """Makes engines behind a network that can fail, with short timeouts."""
+    monkeypatch.setattr(watchdog_thread, "REPORT_AGAIN_S", 0.05)
     place = RedisPlace(redis_place.server, redis_place.prefix, proxy.url)
 
     def make(**options: Any) -> RedisEngine:
