@@ -232,6 +232,18 @@ def test_shards_and_engines_are_judged_apart() -> None:
     assert stored("--using", "default") == []
 
 
+def test_processes_that_keep_their_events_themselves_are_judged_apart(settings: Any) -> None:
+    """Each has numbers and locks of its own; so have two runs of one process."""
+    here, there = rows_of(GOOD, server="web1:71"), rows_of(GOOD, server="web1:72")
+    plant([each for two in zip(here, there, strict=True) for each in two])
+    settings.LOCKAPP = {"default": {"ENGINE": "lockapp.engines.memory.MemoryEngine"}}
+    assert stored() == []
+    LockEvent._base_manager.filter(server="web1:71", number=3)._raw_delete("default")
+    assert stored() == [("gap", "order:1")]
+    settings.LOCKAPP = {"default": {"LOCATION": "redis://127.0.0.1:1/0"}}
+    assert len(stored()) > 1
+
+
 # ------------------------------------------------------------------ parts of it
 
 
@@ -351,6 +363,17 @@ def test_a_true_history_has_no_fault(redis_locks: Any) -> None:
     assert said["events"]["acquired"] == 16
     assert verify("--since", "1s")["faults"] == []
     other.close()
+
+
+def test_times_without_a_zone_are_understood(settings: Any, redis_locks: Any) -> None:
+    """As rows have them when USE_TZ is off."""
+    settings.USE_TZ = False
+    settings.TIME_ZONE = "America/New_York"
+    engine = redis_locks["default"]
+    Lock(engine, "order:1", wait=0).acquire().release()
+    collect(engine)
+    assert verify("--since", "1min")["events"] == {"acquired": 1, "released": 1}
+    assert verify("--until", "1min")["events"] == {}
 
 
 def test_what_is_held_is_no_fault_and_what_vanished_is_one(
