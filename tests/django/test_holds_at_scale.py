@@ -23,7 +23,7 @@ from lockapp.naming import name_digest
 from tests.django.fence_places import ALIAS, Place
 
 SMALL, LARGE = 20_000, 5_000_000
-MOST_READ = 6_000  # by one query: the count goes up to 1,000
+MOST_READ = 10_000  # by one query: the count goes up to 1,000
 
 # One text for all three, but for how numbers are made and what is done with them.
 ROWS = """
@@ -68,9 +68,10 @@ DIALECTS = {
 
 
 @pytest.fixture(scope="module", params=[SMALL, pytest.param(LARGE, marks=pytest.mark.soak)])
-def rows(request: pytest.FixtureRequest) -> int:
-    """How many there are."""
-    return int(request.param)
+def rows(request: pytest.FixtureRequest, place: Place) -> int:
+    """How many there are; the others take too long to fill."""
+    large = request.param == LARGE and place.kind != "postgres"
+    return LARGE // 10 if large else int(request.param)
 
 
 @pytest.fixture(scope="module")
