@@ -167,7 +167,7 @@ QUESTIONS = {
 
 
 @pytest.mark.django_db
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_no_page_of_the_list_reads_more_than_a_few_rows(
     database: Any, place: Place, rows: int, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

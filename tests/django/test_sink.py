@@ -194,6 +194,7 @@ def test_starting_and_stopping_twice_does_no_harm(running: EventSink) -> None:
 
 
 CHILD = """
+import time
 import django
 from django.conf import settings
 settings.LOCKAPP["default"]["OPTIONS"] = {{"single_process": True}}
@@ -204,7 +205,7 @@ EventSink(interval=0.001).start()
 print("ready", flush=True)
 for number in range({times}):
     with lock("order", number % 7):
-        pass
+        time.sleep(0.0005)
 """
 
 
