@@ -15,7 +15,7 @@ the engine reclaim leases that ran out, as a collector does: that records their 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -36,10 +36,13 @@ from lockapp.naming import family_of, name_digest
 PAGE = 2000
 """Rows, or events of a stream, in memory at once."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_COLUMNS = ("pk", "alias", "shard", "stream_id", "number", "kind", "name", "fence", "at", "detail")
+_COLUMNS = (
+    "pk", "alias", "server",
+    "shard", "stream_id", "number", "kind", "name", "fence", "at", "detail",
+)  # fmt: skip
 
-Shard = tuple[str, int]
-"""An engine's alias, and the number of the stream."""
+Key = tuple[str, int, str]
+"""Whose history: alias, number of the stream, and the process where each keeps its own events."""
 
 
 class Found(NamedTuple):
@@ -69,17 +72,20 @@ class Verification:
             a lease without an end is a fault only when it has outlived its ``max_hold``, by the
             time of the newest event.
         part: which part of the history.
+        apart: aliases whose events wait in each process to be stored. In which order those of
+            two processes happened nobody knows, so each process's are judged by themselves.
         progress: told after each page how many events were seen, and how much of the table
             (0 to 1).
     """
 
     engines: Sequence[Engine] = ()
     part: Part = field(default_factory=Part)
+    apart: Collection[str] = ()
     progress: Callable[[int, float], None] = lambda seen, done: None
     seen: Counter[str] = field(default_factory=Counter, init=False)  # events by their kind
-    _histories: dict[Shard, History] = field(default_factory=dict, init=False)
-    _over: set[Shard] = field(default_factory=set, init=False)  # the part's end was passed
-    _places: dict[Shard, Place] = field(default_factory=dict, init=False)
+    _histories: dict[Key, History] = field(default_factory=dict, init=False)
+    _over: set[Key] = field(default_factory=set, init=False)  # the part's end was passed
+    _places: dict[tuple[str, int], Place] = field(default_factory=dict, init=False)
     _unread: dict[str, dict[str, int]] = field(default_factory=dict, init=False)
     _using: str = field(default_factory=lambda: router.db_for_write(LockEvent), init=False)
     _last_pk: int = field(default=0, init=False)
@@ -102,7 +108,7 @@ class Verification:
             yield from self._unended(engine)
         asked = {engine.alias for engine in self.engines}
         now_us = max((each.last_us for each in self._histories.values()), default=0)
-        for (alias, shard), history in self._histories.items():
+        for (alias, shard, _), history in self._histories.items():
             if alias not in asked:
                 late = (grant for grant in history.open() if grant.overdue(now_us))
                 yield from (Found(alias, shard, grant.unended()) for grant in late)
@@ -133,8 +139,8 @@ class Verification:
         while self._last_pk < last:
             rows = self._rows_of(LockEvent, pk__gt=self._last_pk, pk__lte=last, **which)
             page = list(rows.values_list(*_COLUMNS)[:PAGE])
-            for pk, alias, *columns in page:
-                yield from self._feed(alias, _record(*columns))
+            for pk, alias, server, *columns in page:
+                yield from self._feed(alias, _record(*columns), server)
                 self._last_pk = pk
             if len(page) < PAGE:
                 self._last_pk = last
@@ -149,7 +155,7 @@ class Verification:
         place = Place(cursor.server, cursor.stream_id, cursor.number) if cursor else Place("")
         if place.server and place.server != here.server:
             gap = Gap(place, event.SERVER, None)
-            yield from self._feed(engine.alias, _gap_record(shard, gap, self._now_us()))
+            yield from self._feed(engine.alias, _gap_record(shard, gap))
             place = Place(here.server, event.START, None)
         elif event.went_back(place, here):
             place = replace(place, stream_id=event.START)
@@ -160,8 +166,7 @@ class Verification:
                 if isinstance(each, EventRecord):
                     yield from self._feed(engine.alias, each, unread=True)
                 elif each.missing is None:
-                    record = _gap_record(shard, each, self._now_us())
-                    yield from self._feed(engine.alias, record)
+                    yield from self._feed(engine.alias, _gap_record(shard, each))
                 else:  # stored and trimmed meanwhile; or missing, as the numbers will tell
                     yield from self._between(engine.alias, shard, each)
             self._places[engine.alias, shard] = place = walked.place
@@ -178,24 +183,26 @@ class Verification:
         rows = self._rows_of(
             LockEvent, pk__gt=self._last_pk, alias=alias, shard=shard, **numbers
         ).values_list(*_COLUMNS)
-        for _, _, *columns in rows.iterator(PAGE):
+        for _, _, _, *columns in rows.iterator(PAGE):
             yield from self._feed(alias, _record(*columns), unread=True)
 
     # Judgement
 
-    def _feed(self, alias: str, record: EventRecord, *, unread: bool = False) -> Iterator[Found]:
-        key, part = (alias, record.shard), self.part
+    def _feed(
+        self, alias: str, record: EventRecord, server: str = "", *, unread: bool = False
+    ) -> Iterator[Found]:
+        process = server if alias in self.apart else ""
+        key, part = (alias, record.shard, process), self.part
         if part.alias not in ("", alias) or key in self._over:
             return
-        gap = record.kind == GAP
-        if not gap and part.family not in ("", family_of(record.name)):
+        if part.family and record.kind != GAP and family_of(record.name) != part.family:
             return
         history = self._histories.get(key)
         if history is None:
             if part.since and record.at_us < _us(part.since):
                 return
             history = self._histories[key] = History(
-                lambda name: self._highest_of(alias, record.shard, name), numbered=not part.family
+                lambda name: self._highest_of(key, name), numbered=not part.family
             )
         if part.until and record.at_us >= _us(part.until):
             self._over.add(key)
@@ -207,18 +214,21 @@ class Verification:
             known = self._unread.setdefault(alias, {})
             known[record.name] = max(known.get(record.name, 0), record.fence)
 
-    def _highest_of(self, alias: str, shard: int, name: str) -> int:
+    def _highest_of(self, key: Key, name: str) -> int:
         """Return the highest fencing token of a lock before the event that is looked at."""
+        alias, shard, process = key
+        which = {"server": process} if process else {}
         granted = self._rows_of(
-            LockEvent, name_digest=name_digest(name), alias=alias, shard=shard, kind="acquired"
-        )
+            LockEvent, name_digest=name_digest(name), alias=alias, shard=shard, kind="acquired",
+            **which,
+        )  # fmt: skip
         before = granted.filter(pk__lte=self._last_pk).order_by()
         stored = before.aggregate(highest=Max("fence"))["highest"] or 0
         return max(stored, self._unread.get(alias, {}).get(name, 0))
 
     def _unended(self, engine: Engine) -> Iterator[Found]:
         """Judge the leases that have no end. See the module's docstring for the order of steps."""
-        for (alias, shard), history in self._histories.items():
+        for (alias, shard, _), history in self._histories.items():
             if alias != engine.alias:
                 continue
             held = {grant.name for grant in history.open()}
@@ -259,9 +269,6 @@ class Verification:
             found |= set(rows.values_list("name", "fence"))
         return found
 
-    def _now_us(self) -> int:
-        return _us(datetime.now(UTC))
-
 
 def _pages(engine: Engine, shard: int, after: str, last: int) -> Iterator[list[EventRecord]]:
     """Read on to the event with the number ``last``: a busy stream grows while it is read."""
@@ -279,8 +286,8 @@ def _record(
     return EventRecord(shard, stream_id, number, kind, name, fence or 0, _us(at), detail)
 
 
-def _gap_record(shard: int, gap: Gap, now_us: int) -> EventRecord:
-    at_us = gap.before.at_us if gap.before else now_us
+def _gap_record(shard: int, gap: Gap) -> EventRecord:
+    at_us = gap.before.at_us if gap.before else _us(datetime.now(UTC))
     detail: dict[str, Any] = {"missing": gap.missing, "why": gap.reason}
     return EventRecord(shard, gap.after.stream_id, 0, GAP, "", 0, at_us, detail)
 

@@ -64,6 +64,7 @@ class Engine(ABC):
     supports_events: ClassVar[bool] = True  # transitions are recorded with the step itself
     shared_between_processes: ClassVar[bool] = True  # others than this process see its locks
     supports_replica_acks: ClassVar[bool] = False  # has a lease count only when replicas have it
+    events_in_process: ClassVar[bool] = False  # its events wait in this process to be stored
 
     now = staticmethod(boot_clock)
 
@@ -179,8 +180,9 @@ class Engine(ABC):
         permits = [ref() for key, ref in list(self._held.items()) if key[:2] == (name, owner)]
         return any(lease is not None and lease.live for lease in permits)
 
+    @property
     def leases(self) -> list[Lease]:
-        """Return the leases that this process holds of it, also those it does not know it lost."""
+        """What this process holds of it, also what it does not know yet that it lost."""
         found = [ref() for ref in list(self._held.values())]
         return [lease for lease in found if lease is not None]
 

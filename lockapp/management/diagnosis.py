@@ -22,7 +22,7 @@ from lockapp.audit import event
 from lockapp.checks import HINTS, TAG
 from lockapp.dashboard.snapshot import duration
 from lockapp.engines.base import Engine
-from lockapp.exceptions import EngineError, NotAcquired
+from lockapp.exceptions import EngineError, LockAppError
 from lockapp.fencing.checks import check_fences
 from lockapp.handler import locks
 from lockapp.lock import Lock
@@ -190,7 +190,7 @@ def _try_a_lock(engine: Engine) -> Iterator[Finding]:
     probe = Lock(engine, name, wait=0, renew=False, on_unavailable="raise", release="now")
     try:
         probe.acquire().release()
-    except (EngineError, NotAcquired) as error:
+    except LockAppError as error:  # also that it was over before it could be freed
         yield _finding(engine, "refused", str(error))
 
 

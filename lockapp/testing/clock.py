@@ -80,4 +80,4 @@ class SteppableClock:
 
 
 def _all_noted(engine: Engine) -> bool:
-    return all(lease.live for lease in engine.leases() if lease.held)
+    return all(lease.live for lease in engine.leases if lease.held)

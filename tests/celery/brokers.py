@@ -18,8 +18,6 @@ from typing import Any
 from celery.app.amqp import AMQP, Queues
 from kombu import Connection, Exchange, Queue
 
-from tests.services import require
-
 FORGET_S = 600
 """When the service drops a queue that nobody uses any more."""
 
@@ -64,6 +62,8 @@ def broker(name: str, own_redis: str) -> Iterator[Broker]:
     if name == "redis":
         yield Broker(name, own_redis, "")
         return
+    from tests.services import require  # not for workers: it brings pytest along
+
     # The id alone comes again one day, while a queue of its last bearer is not yet forgotten.
     prefix = f"lockapp-{os.getpid()}-{os.urandom(3).hex()}."
     yield Broker(name, require("rabbitmq"), prefix)

@@ -1,9 +1,7 @@
 """The application of the worker of test_publish.py; as a program, a process that sends.
 
-    python -m tests.celery.publish_app TASK RUN QUEUE COUNT
-
-It says "ready", waits for a line, sends COUNT copies one after another, and says of each its id and
-when it was asked for.
+It says "ready". For each line of four words, TASK RUN QUEUE COUNT, it sends COUNT copies one after
+another, says of each its id and when it was asked for, and at last "done".
 """
 
 from __future__ import annotations
@@ -26,16 +24,24 @@ app.task(bind=True, name="classless", base=Task)(
 )
 
 
-def main(task: str, run: str, queue: str, count: str) -> None:
-    """Send when told."""
-    sys.stdout.write("ready\n")
+def main() -> None:
+    """Send when told, until the end of the input."""
+    _say("ready")
+    for line in sys.stdin:
+        task, run, queue, count = line.split()
+        for _ in range(int(count)):
+            asked_at = time.time()
+            _say(f"{app.tasks[task].apply_async((run,), queue=queue).id} {asked_at}")
+        with app.producer_or_acquire() as producer:  # what it answers comes behind what was sent
+            queue_of(QUEUES, queue).bind(producer.channel).queue_declare()
+        _say("done")
+    app.close()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-    sys.stdin.readline()
-    for _ in range(int(count)):
-        asked_at = time.time()
-        sys.stdout.write(f"{app.tasks[task].apply_async((run,), queue=queue).id} {asked_at}\n")
-    app.close()  # RabbitMQ may drop what a process sent that ends without a word
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

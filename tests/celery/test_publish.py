@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -141,40 +142,52 @@ def parked(run: Run, taker: Worker, sender: Celery) -> Parked:
     return Parked(run, taker, sender, f"parked{number}")
 
 
-def send_from_processes(parked: Parked, task: str, *, count: int) -> list[tuple[str, float]]:
-    """Send from four processes at once; return the ids that they got, and when they asked."""
-    run = parked.run
-    command = [sys.executable, "-m", "tests.celery.publish_app"]
-    command += [task, run.id, parked.name, str(count)]
-    surroundings = {**os.environ, **parked.worker.environment}
+Send = Callable[..., list[tuple[str, float]]]
+
+
+@pytest.fixture(scope="module")
+def senders(taker: Worker) -> Iterator[list[subprocess.Popen[str]]]:
+    """Four processes that send when they are told."""
+    surroundings = {**os.environ, **taker.environment}
     surroundings["DJANGO_SETTINGS_MODULE"] = "tests.celery.worker_settings"
-    senders = [
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=surroundings,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for _ in range(4)
-    ]
-    try:
-        for process in senders:
+    with ExitStack() as stack:
+        started = []
+        for _ in range(4):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.celery.publish_app"],
+                cwd=ROOT,
+                env=surroundings,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            started.append(process)
+        for process in started:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
+        yield started
+
+
+@pytest.fixture
+def send_from_processes(parked: Parked, senders: list[subprocess.Popen[str]]) -> Send:
+    """Send from four processes at once; return the ids that they got, and when they asked."""
+
+    def send(task: str, *, count: int) -> list[tuple[str, float]]:
         for process in senders:
             assert process.stdin is not None
-            process.stdin.write("go\n")
+            process.stdin.write(f"{task} {parked.run.id} {parked.name} {count}\n")
             process.stdin.flush()
-        told = [process.communicate(timeout=scaled(60))[0] for process in senders]
-    finally:
+        told = []
         for process in senders:
-            process.kill()
-            process.wait()
-    lines = [line.split() for text in told for line in text.splitlines()]
-    assert len(lines) == 4 * count
-    return [(result_id, float(asked_at)) for result_id, asked_at in lines]
+            assert process.stdout is not None
+            lines = list(itertools.takewhile(lambda line: line != "done\n", process.stdout))
+            assert len(lines) == count
+            told += [(words[0], float(words[1])) for words in map(str.split, lines)]
+        return told
+
+    return send
 
 
 def place(run: Run, task: str, key: int = 0) -> HolderState | None:
@@ -186,10 +199,10 @@ def place(run: Run, task: str, key: int = 0) -> HolderState | None:
 class TestOneCopyWaits:
     @pytest.mark.parametrize("task", SCOPES)
     def test_of_many_copies_sent_at_once_by_several_processes_one_is_sent(
-        self, run: Run, parked: Parked, task: str
+        self, run: Run, parked: Parked, send_from_processes: Send, task: str
     ) -> None:
         """All of them get its id, and it runs once."""
-        ids = {result_id for result_id, _ in send_from_processes(parked, task, count=5)}
+        ids = {result_id for result_id, _ in send_from_processes(task, count=5)}
         (only,) = ids
         assert parked.waiting() == 1
         parked.open()
@@ -264,12 +277,12 @@ class TestOneCopyWaits:
 class TestFromQueueToEnd:
     @pytest.mark.parametrize("task", SCOPES)
     def test_every_call_gets_a_run_that_comes_after_it(
-        self, run: Run, parked: Parked, task: str
+        self, run: Run, parked: Parked, send_from_processes: Send, task: str
     ) -> None:
         """Several processes call while a worker runs what they send: no call is lost in between."""
         parked.open()
         run.open(count=1000)
-        calls = send_from_processes(parked, task, count=60)
+        calls = send_from_processes(task, count=60)
         ids = {result_id for result_id, _ in calls}
         get_all([run.result(result_id) for result_id in ids])
         at = {event["id"]: event["at"] for event in run.told("enter")}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockapp import watchdog
+from lockapp import watchdog, watchdog_thread
 from lockapp.engines.base import Engine
 from lockapp.engines.redis.engine import RedisEngine
 from tests.contract.fronts import People
@@ -34,7 +34,24 @@ def watched() -> Iterator[Watched]:
         yield service
 
 
-@pytest.fixture(params=["redis", "sentinel", "memory"])
+WATCHED = frozenset(
+    f"test_{promise}"
+    for promise in ("exclusion", "tokens", "loss", "renewal", "waiting", "fencing")
+)
+"""What runs on a server behind a Sentinel each time; the rest of the contract is for the soak."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have each promise shown at every place that makes it."""
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "place" not in metafunc.fixturenames or "place" in given:
+        return
+    daily = metafunc.module.__name__.rpartition(".")[2] in WATCHED
+    watched = pytest.param("sentinel", marks=() if daily else pytest.mark.soak)
+    metafunc.parametrize("place", ["redis", watched, "memory"], indirect=True)
+
+
+@pytest.fixture
 def place(request: pytest.FixtureRequest, prefix: str) -> Iterator[Place]:
     """A lock server of every kind; at the end nothing may be left on it."""
     made: Place
@@ -74,8 +91,9 @@ def far_place(
 
 
 @pytest.fixture
-def far(proxy: TcpProxy, redis_place: RedisPlace) -> Iterator[Far]:
+def far(proxy: TcpProxy, redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
     """Makes engines behind a network that can fail, with short timeouts."""
+    monkeypatch.setattr(watchdog_thread, "REPORT_AGAIN_S", 0.05)
     place = RedisPlace(redis_place.server, redis_place.prefix, proxy.url)
 
     def make(**options: Any) -> RedisEngine:

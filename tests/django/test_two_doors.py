@@ -7,7 +7,8 @@ constraint stays the last line, and who runs into it is answered with the order 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from django.urls import path
 from lockapp.decorators import view_lock
 from lockapp.testing import override_engine
 from tests.django.fence_places import ALIAS, Place
-from tests.timing import scaled
+from tests.timing import pause, scaled
 
 ROUNDS = 50
 TABLES = (
@@ -103,7 +104,31 @@ def last_line(request: HttpRequest, payment: str) -> JsonResponse:
         return answer(cart, order_of(cart, "unique_orders"))
 
 
+def slow_commit(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Let time pass between the end of the view and the COMMIT of its transaction."""
+
+    @wraps(view)
+    def slowed(request: HttpRequest, **kwargs: Any) -> Any:
+        response = view(request, **kwargs)
+        pause(0.03)
+        return response
+
+    return slowed
+
+
+@view_lock("order", "cart", "{cart}", wait=60)
+@slow_commit
+def create_if_none(request: HttpRequest, cart: int) -> JsonResponse:
+    """Read, and then write, in the transaction of ATOMIC_REQUESTS."""
+    assert connections[ALIAS].in_atomic_block
+    there = order_of(cart, "plain_orders")
+    if not there:
+        sql("INSERT INTO plain_orders VALUES (%s, %s)", cart, "shopper")
+    return answer(cart, "shopper", 200 if there else 201)
+
+
 urlpatterns = [
+    path("create/<int:cart>/", create_if_none),
     path("carts/<int:cart>/complete/", complete),
     path("webhooks/<str:payment>/", webhook),
     path("other-lock/<str:payment>/", other_lock),
@@ -170,6 +195,17 @@ def test_checkout_and_webhooks_make_one_order_of_a_cart(shop: Place, redis_locks
     orders = sql("SELECT cart, paid_by FROM plain_orders")
     assert sorted(cart for cart, _ in orders) == list(range(ROUNDS))
     assert {(body["cart"], body["paid_by"]) for _, body in answers} == set(orders)
+
+
+def test_under_atomic_requests_twenty_at_once_create_one(
+    shop: Place, redis_locks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though each COMMIT comes late, the next one to read has it behind it."""
+    atomic = {**shop.settings(), "ATOMIC_REQUESTS": True}
+    monkeypatch.setitem(connections.settings, ALIAS, atomic)
+    answers = visit(shop, *[["/create/1/"]] * 20)
+    assert sorted(status for status, _ in answers) == [200] * 19 + [201]
+    assert sql("SELECT count(*) FROM plain_orders WHERE cart = 1")[0][0] == 1
 
 
 def test_doors_that_lock_different_things_make_two_orders(shop: Place, redis_locks: Any) -> None:

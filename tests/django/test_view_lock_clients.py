@@ -18,6 +18,8 @@ from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.template import engines
+from django.template.response import TemplateResponse
 from django.test import RequestFactory
 from django.urls import path
 
@@ -238,3 +240,22 @@ def test_a_synchronous_stream_runs_outside_the_lock() -> None:
     assert b"".join(response) == b"onetwo"  # type: ignore[arg-type]
     assert next(iter(view(factory.get("/")))) == b"one"
     assert seen == [True, False, True, False]
+
+
+def test_a_template_response_is_rendered_outside_the_lock() -> None:
+    """By Django's handler, after the view has returned: what it shows must be loaded inside."""
+    seen: list[bool] = []
+
+    def held() -> str:
+        seen.append(locks["default"].show("order:1") is not None)
+        return "shown"
+
+    @view_lock("order", 1)
+    def view(request: HttpRequest) -> TemplateResponse:
+        held()
+        return TemplateResponse(request, engines["django"].from_string("{{ it }}"), {"it": held})
+
+    response = view(factory.get("/"))
+    assert isinstance(response, TemplateResponse)
+    assert response.render().content == b"shown"
+    assert seen == [True, False]

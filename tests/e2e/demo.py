@@ -16,6 +16,7 @@ from tests.timing import scaled, wait_until
 
 PROJECT = Path(__file__).parents[2]
 MARK = "LOCKAPP_E2E_MARK"
+SHOP = "│ Shop"
 STAYS = "stays open"
 START_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
@@ -76,15 +77,13 @@ class Demo:
         """The superuser's password it prints."""
         return self._after("Login").removeprefix("admin / ")
 
+    def wait_until_up(self) -> None:
+        """Wait until all its processes are ready; the race begins."""
+        self._wait_for(SHOP)
+
     def wait_until_open(self) -> None:
         """Wait until the race is over and the shop stays open."""
-        wait_until(
-            lambda: STAYS in self.text or self.process.poll() is not None,
-            limit_s=START_LIMIT_S,
-            every_s=0.1,
-            what="the demo stays open",
-        )
-        assert STAYS in self.text, self.text
+        self._wait_for(STAYS)
 
     def wait_for_exit(self) -> int:
         """Wait until it has ended and return its exit code."""
@@ -112,6 +111,15 @@ class Demo:
         match = re.search(rf"│\s+{re.escape(what)}\s+│\s*(.*?)\s*│\s*(\d+) │", section)
         assert match, f"no figure {group} / {what} in:\n{self.text}"
         return match[2]
+
+    def _wait_for(self, words: str) -> None:
+        wait_until(
+            lambda: words in self.text or self.process.poll() is not None,
+            limit_s=START_LIMIT_S,
+            every_s=0.1,
+            what=f"the demo to say {words!r}",
+        )
+        assert words in self.text, self.text
 
     def _after(self, label: str) -> str:
         match = re.search(rf"│ {label}\s+(.*?)\s*│", self.text)

@@ -65,9 +65,9 @@ def test_a_stop_during_the_start_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_killed_runner_takes_its_processes_along(tmp_path: Path) -> None:
-    """SIGKILL leaves no chance to clean up: the kernel tells the children."""
+    """SIGKILL leaves no chance to clean up: the kernel tells the children, at work or not."""
     with Demo(tmp_path, "--buyers", "4", "--stock", "1") as demo:
-        demo.wait_until_open()
+        demo.wait_until_up()
         demo.process.kill()
         demo.process.wait()
         wait_until(lambda: not demo.processes(), limit_s=30, every_s=0.1, what="all have ended")

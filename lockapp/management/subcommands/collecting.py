@@ -8,10 +8,13 @@ from django.core.management.base import CommandParser
 from django.db import close_old_connections
 
 from lockapp.audit.collector import Collected, collect_all
+from lockapp.dashboard.snapshot import duration
 from lockapp.engines.base import Engine
 from lockapp.handler import locks
 from lockapp.management.subcommands.base import Subcommand, engine_of, seconds, until_told
 
+LATE_MS = 10_000
+"""A collector that keeps up is quicker than that."""
 LONGEST_PAUSE_S = 30.0
 """Between two rounds of ``collect --follow`` while something fails."""
 
@@ -45,10 +48,10 @@ class Collect(Subcommand):
         """Collect again and again. Ends between two rounds, so that nothing is left half done."""
         total: dict[str, Collected] = {}
         pause_s = interval_s
-        with until_told() as stop:
+        with until_told() as word:
             self.stdout.write("Collecting lock events; Ctrl-C ends it.")
             self.stdout.flush()
-            while not stop.is_set():
+            while not word.come:
                 close_old_connections()
                 done, failed = collect_all(engines)
                 for alias, collected in done.items():
@@ -60,12 +63,14 @@ class Collect(Subcommand):
                 for alias, error in failed.items():
                     self.stderr.write(f"{alias}: {error}")
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S) if failed else interval_s
-                stop.wait(pause_s)
+                word.wait(pause_s)
         self._tell(total)
 
     def _tell(self, done: dict[str, Collected]) -> None:
         for alias, each in done.items():
             text = f"{alias}: {each.stored} events stored"
+            if each.lag_ms >= LATE_MS:
+                text += f", the oldest {duration(each.lag_ms / 1000)} after it happened"
             if each.known:
                 text += f", {each.known} known already"
             if each.reclaimed:

@@ -49,7 +49,8 @@ class Verify(Subcommand):
         """See Subcommand."""
         part = Part(options["since"], options["until"], options["using"] or "", options["family"])
         progress = Progress(self.stderr)
-        verification = Verification(self._engines(options), part, progress)
+        apart = {each.alias for each in locks.all() if each.events_in_process}
+        verification = Verification(self._engines(options), part, apart, progress)
         shown: list[Found] = []
         faults: Counter[str] = Counter()
         for found in verification.run():
@@ -87,12 +88,12 @@ class Verify(Subcommand):
             )
 
     def _engines(self, options: dict[str, Any]) -> list[Engine]:
-        """Return those that know of the locks of other processes; of them, the one asked for."""
+        """Return those with a stream that all processes share; of them, the one asked for."""
         if options["stored"]:
             return []
         alias = options["using"]
         asked = [locks[alias]] if alias is not None else locks.all()
-        return [engine for engine in asked if engine.shared_between_processes]
+        return [engine for engine in asked if not engine.events_in_process]
 
 
 class Progress:
