@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +20,10 @@ ROUNDS = 6
 
 
 def contend(directory: Path, acks: int) -> list[Stay]:
-    """Have processes contend over failovers, by crash and by frost in turn; return their stays."""
+    """Have processes contend over failovers, by frost and by crash in turn; return their stays.
+
+    Half of the processes freeze with the master and wake with it, as those on one machine do.
+    """
     stop = directory / "stop"
     with Watched() as service:
         crowd = [
@@ -38,14 +42,19 @@ def contend(directory: Path, acks: int) -> list[Stay]:
             for number in range(ROUNDS):
                 time.sleep(scaled(1))
                 old = service.master
-                if number % 2:
-                    old.kill()
-                else:
+                frozen = [] if number % 2 else crowd[: PROCESSES // 2]
+                for each in frozen:
+                    each.send_signal(signal.SIGSTOP)
+                if frozen:
                     old.pause()
+                else:
+                    old.kill()
                 wait_until(lambda old=old: service.master is not old, limit_s=60)
-                time.sleep(scaled(2))  # a frozen one wakes when the new one has granted
-                if old.running:
+                time.sleep(scaled(1))  # they wake when the new one has granted
+                if frozen:
                     old.resume()
+                for each in frozen:
+                    each.send_signal(signal.SIGCONT)
                 time.sleep(scaled(1))
                 service.heal()
             stop.touch()

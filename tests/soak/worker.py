@@ -30,7 +30,7 @@ def main() -> None:
     """Acquire, log, work, log, release; again."""
     url, prefix, log, stop, seed, *acks = sys.argv[1:]
     chance = random.Random(seed)
-    options = {**OPTIONS, "prefix": prefix} | {"min_replicas_acked": int(it) for it in acks}
+    options = {**OPTIONS, "prefix": prefix, "min_replicas_acked": int(acks[0]) if acks else 0}
     outage = EngineUnavailable if acks else ()
     engine = RedisEngine("soak", url, EngineOptions.parse(options))
     with Path(log).open("a", buffering=1) as out:

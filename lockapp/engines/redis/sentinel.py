@@ -21,9 +21,8 @@ Source: https://redis.io/docs/latest/develop/reference/sentinel-clients/
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from redis import connection as sync_connection
@@ -33,8 +32,8 @@ from redis.asyncio import connection as async_connection
 from lockapp.core.run import run_sync
 from lockapp.engines.clock import boot_clock
 from lockapp.engines.redis.address import KEPT, Address
+from lockapp.engines.redis.dial import AWAITING, BLOCKING, Dial
 from lockapp.engines.redis.health import info
-from lockapp.engines.redis.request import command
 from lockapp.engines.redis.wire import LOOK_S
 
 SCHEMES = {"sentinel": "redis", "redis+sentinel": "redis", "rediss+sentinel": "rediss"}
@@ -43,60 +42,6 @@ PORT = 26379
 DOWN = {"s_down", "o_down"}
 
 Server = tuple[str, int]
-
-
-class Dial(Protocol):
-    """How to connect and ask; blocking or not."""
-
-    async def open(self, address: Address, limit_s: float) -> Any:
-        """Connect to one server."""
-        ...
-
-    async def ask(self, connection: Any, limit_s: float, *words: Any) -> Any:
-        """Give a command; return its reply, undecoded."""
-        ...
-
-    async def close(self, connection: Any) -> None:
-        """Close it, at once."""
-        ...
-
-
-class Blocking:
-    """A dial that blocks its thread."""
-
-    async def open(self, address: Address, limit_s: float) -> Any:
-        """See Dial."""
-        return address.open(limit_s)
-
-    async def ask(self, connection: Any, limit_s: float, *words: Any) -> Any:
-        """See Dial. The connection has its limit since it was opened."""
-        connection.send_packed_command([command(*words)], check_health=False)
-        return connection.read_response(disable_decoding=True)
-
-    async def close(self, connection: Any) -> None:
-        """See Dial."""
-        connection.disconnect()
-
-
-class Awaiting:
-    """A dial that suspends its task."""
-
-    async def open(self, address: Address, limit_s: float) -> Any:
-        """See Dial."""
-        return await address.open_async(limit_s)
-
-    async def ask(self, connection: Any, limit_s: float, *words: Any) -> Any:
-        """See Dial."""
-        async with asyncio.timeout(limit_s):
-            await connection.send_packed_command([command(*words)], check_health=False)
-            return await connection.read_response(disable_decoding=True)
-
-    async def close(self, connection: Any) -> None:
-        """See Dial."""
-        await connection.disconnect(nowait=True)
-
-
-BLOCKING, AWAITING = Blocking(), Awaiting()
 
 
 @dataclass(slots=True)
