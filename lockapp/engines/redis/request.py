@@ -46,7 +46,7 @@ def command(*words: Any) -> bytes:
     Numbers become text here: hiredis (3.5) makes the process crash when the exception of a signal
     handler, such as a soft time limit, strikes while it does that.
     """
-    texts: Any = tuple(word if isinstance(word, str) else str(word) for word in words)
+    texts: Any = tuple(it if isinstance(it, str | bytes) else str(it) for it in words)
     return bytes(pack_command(texts))
 
 
