@@ -272,7 +272,7 @@ def test_since_takes_how_long_ago_and_dates() -> None:
     plant(rows_of(GOOD))
     assert verify("--stored", "--since", "1s")["events"] == {}
     assert sum(verify("--stored", "--since", "2026-11-30")["events"].values()) == len(GOOD)
-    for wrong in ("yesterday", "2026-13-01", "5"):
+    for wrong in ("yesterday", "2026-13-01", "5", "999999999d"):
         with pytest.raises(CommandError, match="neither ISO 8601"):
             verify("--stored", "--since", wrong)
 
@@ -475,6 +475,19 @@ def test_what_a_collector_stores_meanwhile_is_seen_once(
     verification = Verification([engine])
     assert list(verification.run()) == []
     assert verification.seen.total() >= 32
+
+
+@pytest.mark.parametrize("key", ["0" * 32, "f" * 32])
+def test_how_far_a_process_stored_its_own_is_not_how_far_the_stream_is(
+    redis_locks: Any, key: str
+) -> None:
+    """The alias had an engine without a stream before; what its processes left is there still."""
+    engine = redis_locks["default"]
+    EventCursor.objects.create(key=key, alias="default", server="web1:71", stream_id="9-0")
+    for _ in range(2):
+        Lock(engine, "order:1", wait=0).acquire().release()
+        assert verify()["faults"] == []
+        collect(engine)
 
 
 def test_a_server_that_lost_its_data_is_a_gap(settings: Any, fresh_redis: RedisServer) -> None:
