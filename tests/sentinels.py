@@ -128,10 +128,19 @@ class Watched:
                 and view["num-slaves"] == len(self.servers) - 1
                 for view in views
             )
-            roles = [each.client.role() for each in self.servers]
-            ready = [role for role in roles if role[0] == "slave" and role[3] == "connected"]
-            return len(ports) == 1 and calm and met and len(ready) == len(self.servers) - 1
+            return len(ports) == 1 and calm and met and self._reached(ports.pop())
         return False
+
+    def _reached(self, port: int) -> bool:
+        """Whether all others have what is written to the master now.
+
+        One that calls itself connected may still have to say so before it is sent anything.
+        """
+        others = len(self.servers) - 1
+        master = next(each for each in self.servers if each.port == port)
+        with master.client.client() as connection:
+            connection.set("settled", 1, px=1000)
+            return int(connection.wait(others, 100)) == others
 
     def __enter__(self) -> Self:
         return self.start()
