@@ -63,6 +63,7 @@ class Engine(ABC):
     supports_fencing: ClassVar[bool] = True  # each grant has a larger integer
     supports_events: ClassVar[bool] = True  # transitions are recorded with the step itself
     shared_between_processes: ClassVar[bool] = True  # others than this process see its locks
+    supports_replica_acks: ClassVar[bool] = False  # has a lease count only when replicas have it
     events_in_process: ClassVar[bool] = False  # its events wait in this process to be stored
 
     now = staticmethod(boot_clock)

@@ -12,8 +12,9 @@ from lockapp.engines.base import Engine
 from lockapp.engines.redis.engine import RedisEngine
 from tests.contract.fronts import People
 from tests.contract.journal import Journal
-from tests.contract.places import MemoryPlace, Place, RedisPlace, assert_no_litter
+from tests.contract.places import MemoryPlace, Place, RedisPlace, SentinelPlace, assert_no_litter
 from tests.proxy import TcpProxy
+from tests.sentinels import Watched
 from tests.servers import RedisServer
 from tests.timing import scaled
 
@@ -26,12 +27,38 @@ def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "LINGER_S", 0.03)
 
 
-@pytest.fixture(params=["redis", "memory"])
+@pytest.fixture(scope="session")
+def watched() -> Iterator[Watched]:
+    """A master with a replica and a Sentinel that sees no failure."""
+    with Watched(replicas=1, sentinels=1, down_after_s=60) as service:
+        yield service
+
+
+WATCHED = frozenset(
+    f"test_{promise}"
+    for promise in ("exclusion", "tokens", "loss", "renewal", "waiting", "fencing")
+)
+"""What runs on a server behind a Sentinel each time; the rest of the contract is for the soak."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have each promise shown at every place that makes it."""
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "place" not in metafunc.fixturenames or "place" in given:
+        return
+    daily = metafunc.module.__name__.rpartition(".")[2] in WATCHED
+    watched = pytest.param("sentinel", marks=() if daily else pytest.mark.soak)
+    metafunc.parametrize("place", ["redis", watched, "memory"], indirect=True)
+
+
+@pytest.fixture
 def place(request: pytest.FixtureRequest, prefix: str) -> Iterator[Place]:
     """A lock server of every kind; at the end nothing may be left on it."""
     made: Place
     if request.param == "redis":
         made = RedisPlace(request.getfixturevalue("redis_server"), prefix)
+    elif request.param == "sentinel":
+        made = SentinelPlace(request.getfixturevalue("watched"), prefix)
     else:
         made = MemoryPlace(prefix)
     yield from _used(request, made)

@@ -104,6 +104,8 @@ class LoopInbox:
 class Subscription:
     """A watchdog that the server tells directly, from now until it is closed."""
 
+    stale = False
+
     def __init__(self, port: MemoryPort) -> None:
         self._port = port
         port.server.listeners.add(port.watchdog)
