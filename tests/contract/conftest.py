@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,7 +39,7 @@ WATCHED = frozenset(
     f"test_{promise}"
     for promise in ("exclusion", "tokens", "loss", "renewal", "waiting", "fencing")
 )
-"""What runs on a server behind a Sentinel each time; the rest of the contract is for the soak."""
+"""What runs on a server behind a Sentinel each time; `LOCKAPP_TEST_SENTINEL=all` runs everything."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -46,9 +47,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "place" not in metafunc.fixturenames or "place" in given:
         return
-    daily = metafunc.module.__name__.rpartition(".")[2] in WATCHED
-    watched = pytest.param("sentinel", marks=() if daily else pytest.mark.soak)
-    metafunc.parametrize("place", ["redis", watched, "memory"], indirect=True)
+    places = ["redis", "memory"]
+    module = metafunc.module.__name__.rpartition(".")[2]
+    if module in WATCHED or os.environ.get("LOCKAPP_TEST_SENTINEL") == "all":
+        places.append("sentinel")
+    metafunc.parametrize("place", places, indirect=True)
 
 
 @pytest.fixture
