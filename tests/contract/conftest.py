@@ -39,7 +39,7 @@ WATCHED = frozenset(
     f"test_{promise}"
     for promise in ("exclusion", "tokens", "loss", "renewal", "waiting", "fencing")
 )
-"""What runs on a server behind a Sentinel each time; `LOCKAPP_TEST_SENTINEL=all` runs everything."""
+"""What runs behind a Sentinel each time; `LOCKAPP_TEST_SENTINEL=all` runs everything there."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
