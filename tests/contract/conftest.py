@@ -81,13 +81,18 @@ def memory_place(request: pytest.FixtureRequest, prefix: str) -> Iterator[Memory
     yield from _used(request, MemoryPlace(prefix))
 
 
+FAR_TIMEOUTS = {"connect_timeout": scaled(1), "command_timeout": scaled(1)}
+"""Waited for at each fault without a word, and so short; but longer than a busy machine gives a
+test no turn, which would be a fault that nobody has put there."""
+
+
 @pytest.fixture
 def far_place(
     request: pytest.FixtureRequest, redis_server: RedisServer, proxy: TcpProxy, prefix: str
 ) -> Iterator[RedisPlace]:
     """The shared Redis server behind a network that can fail (`proxy`)."""
     made = RedisPlace(redis_server, prefix, proxy.url)
-    made.engine = made.another_engine(command_timeout=0.3, connect_timeout=0.3)
+    made.engine = made.another_engine(**FAR_TIMEOUTS)
     for used in _used(request, made):
         yield used
         proxy.heal()
@@ -100,8 +105,7 @@ def far(proxy: TcpProxy, redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatc
     place = RedisPlace(redis_place.server, redis_place.prefix, proxy.url)
 
     def make(**options: Any) -> RedisEngine:
-        timeouts = {"connect_timeout": scaled(0.3), "command_timeout": scaled(0.3)}
-        made = place.another_engine(**{**timeouts, **options})
+        made = place.another_engine(**{**FAR_TIMEOUTS, **options})
         assert isinstance(made, RedisEngine)
         return made
 
