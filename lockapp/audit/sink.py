@@ -117,7 +117,7 @@ class EventSink:
                     min(self._pause_s * 2, LONGEST_PAUSE_S) if self._failed else self._interval_s
                 )
         finally:
-            connections.close_all()
+            _close_connections()
 
     def _round(self, last: bool) -> None:
         sign = time.monotonic() - self._signed >= SIGN_S
@@ -141,6 +141,15 @@ class EventSink:
         if here != self._stored.get(engine.alias):
             collector.collect(engine)
             self._stored[engine.alias] = here
+
+
+def _close_connections() -> None:
+    """Close this thread's connections; Django leaves one to SQLite's memory open."""
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        if connection.connection is not None:
+            connection.connection.close()
+            connection.connection = None
 
 
 def _cursors(engine: Engine, *, own: bool) -> QuerySet[EventCursor]:
