@@ -15,6 +15,7 @@ from django.utils.timezone import get_current_timezone, is_naive, localtime
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from lockapp.audit.event import ENDED
 from lockapp.dashboard import ending, views
 from lockapp.dashboard.long_lists import (
     MOST_ROWS,
@@ -214,6 +215,8 @@ def _degraded(row: LockEvent) -> str:
 
 
 def _gap(row: LockEvent) -> str:
+    if row.detail.get("why") == ENDED:
+        return str(_("a process ended; its last events may be missing"))
     if row.missing is None:
         return str(_("the server lost or changed its data; events may be missing"))
     text = ngettext("{} event is missing", "{} events are missing", row.missing)

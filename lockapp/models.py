@@ -291,6 +291,8 @@ class EventCursor(models.Model):
     number = models.BigIntegerField(_("number"), null=True, default=0)
     version = models.BigIntegerField(default=0)
     stored_at = models.DateTimeField(_("stored at"), null=True)
+    # Of a stream that a process keeps for itself: whether the rest was stored before it ended.
+    ended = models.BooleanField(default=False)
 
     class Meta:
         verbose_name = _("event cursor")

@@ -15,7 +15,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from lockapp.core.encoding import escape
-from lockapp.naming import name_digest
+from lockapp.naming import family_of, name_digest
 
 if TYPE_CHECKING:
     from lockapp.models import (  # noqa: F401 - the type parameters below
@@ -136,28 +136,27 @@ class LockHoldQuerySet(models.QuerySet["LockHold"]):
         return self.filter(name_digest=name_digest(name))
 
     def starting_with(self, text: str) -> Self:
-        """Keep the holds of locks whose name starts with ``text``, by an index.
+        """Keep the holds of locks whose name starts with ``text``, by the index on names.
 
         Case counts. The name is the stored one, with its escapes.
         """
-        found = self.filter(name__startswith=text)
-        family, colon, rest = text.partition(":")
-        if colon and not rest:  # may be millions: by the index that has them in the list's order
-            return found.filter(family=family)
         vendor = connections[self.db].vendor
         if vendor == "sqlite":  # its LIKE takes no index; its comparisons go by code points
             return self.filter(name__gte=text, name__lt=text + chr(0x10FFFF))
+        found = self.filter(name__startswith=text)
         if vendor == "mysql":  # its LIKE BINARY takes no index; plain LIKE does
-            return found.filter(name__istartswith=text)
+            found = found.filter(name__istartswith=text)
         return found
 
     def named(self, text: str) -> Self:
         """Keep the holds of locks whose name starts with ``text``, written out or encoded.
 
-        A colon separates parts either way.
+        A colon separates parts either way. A family with its colon may be that of millions: it is
+        looked up as such, in the order of the grants (and by case only where the database does).
         """
-        parts = [escape(part.encode("utf-8", "replace")) for part in text.split(":")]
-        encoded = ":".join(parts)
+        if text.find(":") == len(text) - 1 > 0:
+            return self.filter(family=family_of(text))
+        encoded = ":".join(escape(part.encode("utf-8", "replace")) for part in text.split(":"))
         found = self.starting_with(text)
         return found if encoded == text else found | self.starting_with(encoded)
 

@@ -83,11 +83,31 @@ def running(
     name: str, command: Sequence[str], log: Path, *, pass_fds: Sequence[int] = ()
 ) -> Iterator[Child]:
     """Start a process for the length of the block."""
-    child = Child(name, command, log, pass_fds=pass_fds)
+    child = None
     try:
+        with _held_back(signal.SIGINT, signal.SIGTERM):
+            child = Child(name, command, log, pass_fds=pass_fds)
         yield child
     finally:
-        child.stop()
+        if child is not None:
+            child.stop()
+
+
+@contextmanager
+def _held_back(*numbers: signal.Signals) -> Iterator[None]:
+    """Have signals wait for the end of the block.
+
+    A handler that raises while a process is being started leaves one that nobody knows of.
+    """
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda it, _: came.append(it)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def wait_until(condition: Callable[[], bool], child: Child, *, limit_s: float = 60.0) -> None:

@@ -25,16 +25,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from django.db import DatabaseError, DataError, connections, router, transaction
+from django.db import DatabaseError, DataError, router, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from lockapp.audit import event, holds
+from lockapp.audit import event
 from lockapp.audit.event import Gap, Place
+from lockapp.audit.rows import known_of, rows_of, spell_out, write
 from lockapp.core.values import EventRecord
 from lockapp.engines.base import Engine
 from lockapp.exceptions import EngineError
-from lockapp.models import EventCursor, LockEvent, LockHold
+from lockapp.models import EventCursor, LockEvent
 from lockapp.naming import name_digest
 
 logger = logging.getLogger("lockapp")
@@ -113,13 +114,23 @@ def collect_all(engines: Iterable[Engine]) -> tuple[dict[str, Collected], dict[s
     return done, failed
 
 
+def cursor_key(engine: Engine, shard: int) -> str:
+    """Return the key of the row that tells how far a stream has been stored.
+
+    A stream that each process keeps for itself has a row for each.
+    """
+    parts = [engine.alias, str(shard)]
+    if engine.events_in_process:
+        parts.append(engine.stream_identity(shard).server)
+    return name_digest("\n".join(parts))
+
+
 def _collect_shard(engine: Engine, shard: int, size: int, using: str) -> Collected:
     total = Collected()
     may_go_back = True  # once a run: going on must end, whatever the server's counter says
     while True:
         cursor, _ = EventCursor.objects.using(using).get_or_create(
-            key=name_digest(f"{engine.alias}\n{shard}"),
-            defaults={"alias": engine.alias, "shard": shard},
+            key=cursor_key(engine, shard), defaults={"alias": engine.alias, "shard": shard}
         )
         step = _read(engine, cursor, size, using, may_go_back=may_go_back)
         may_go_back = False
@@ -149,7 +160,7 @@ def _read(
     elif may_go_back and event.went_back(place, here):
         place = replace(place, stream_id=event.START)
     records = engine.read_events(shard, place.stream_id, size)
-    known = _known(alias, records, using)
+    known = known_of(alias, records, using)
     walked = event.walk(place, records, known, alias)
     found += walked.found
     new = [each for each in found if isinstance(each, EventRecord)]
@@ -160,7 +171,7 @@ def _read(
         known=walked.known,
         lag_ms=max(int(now.timestamp() * 1000) - oldest_us // 1000, 0) if new else 0,
     )
-    rows = _rows(alias, here.server, shard, found, now, using)
+    rows = rows_of(alias, here.server, shard, found, now, using)
     return _Step(rows, walked.place, did, last=len(records) < size)
 
 
@@ -177,58 +188,6 @@ def _resume(engine: Engine, shard: int, place: Place) -> Place:
     return Place(place.server, event.START, None)
 
 
-def _known(alias: str, records: list[EventRecord], using: str) -> set[str]:
-    """Return the identities of those events that the table has."""
-    identities = [event.record_identity(alias, record) for record in records]
-    stored = LockEvent.objects.using(using).filter(identity__in=identities)
-    return set(stored.values_list("identity", flat=True)) if identities else set()
-
-
-def _rows(
-    alias: str,
-    server: str,
-    shard: int,
-    found: list[EventRecord | Gap],
-    now: datetime,
-    using: str,
-) -> list[LockEvent]:
-    rows = [
-        LockEvent(**event.gap_fields(alias, server, shard, each, now))
-        if isinstance(each, Gap)
-        else LockEvent(**event.record_fields(alias, server, each))
-        for each in found
-    ]
-    if timezone.is_naive(timezone.now()):  # USE_TZ is off: databases refuse aware times then
-        for row in rows:
-            row.at = timezone.make_naive(row.at)
-    _add_holders(alias, rows, using)
-    return rows
-
-
-def _add_holders(alias: str, rows: list[LockEvent], using: str) -> None:
-    """Tell of every event whose lease it was; the engine says so only when it grants one."""
-    holders: dict[tuple[str, int | None], dict[str, str]] = {}
-    unknown: set[tuple[str, int | None]] = set()
-    for row in rows:
-        lease = (row.name_digest, row.fence)
-        if row.kind == LockEvent.Kind.ACQUIRED:
-            holders[lease] = {key: getattr(row, key) for key in event.HOLDER_FIELDS}
-        elif row.kind != LockEvent.Kind.GAP and lease not in holders:
-            unknown.add(lease)
-    if unknown:
-        grants = LockEvent.objects.using(using).filter(
-            alias=alias,
-            kind=LockEvent.Kind.ACQUIRED,
-            name_digest__in={digest for digest, _ in unknown},
-            fence__in={fence for _, fence in unknown},
-        )
-        for grant in grants.values("name_digest", "fence", *event.HOLDER_FIELDS):
-            holders[grant.pop("name_digest"), grant.pop("fence")] = grant
-    for row in rows:
-        for key, value in holders.get((row.name_digest, row.fence), {}).items():
-            setattr(row, key, value)
-
-
 def _store(cursor: EventCursor, step: _Step, using: str) -> bool:
     """Write the rows and move the cursor; return False, with nothing written, if it has moved."""
     if not step.rows and step.place == Place(cursor.server, cursor.stream_id, cursor.number):
@@ -240,16 +199,8 @@ def _store(cursor: EventCursor, step: _Step, using: str) -> bool:
         # everything that follows from being stored.
         logger.warning("the database refuses some text of lock events; storing it as ASCII")
         for row in step.rows:
-            _spell_out(row)
+            spell_out(row)
         return _write(cursor, step, using)
-
-
-def _spell_out(row: LockEvent) -> None:
-    for field in LockEvent._meta.concrete_fields:
-        value = getattr(row, field.attname)
-        if isinstance(value, str) and not value.isascii():
-            spelled = value.encode("ascii", "backslashreplace").decode()
-            setattr(row, field.attname, spelled[: field.max_length])
 
 
 def _write(cursor: EventCursor, step: _Step, using: str) -> bool:
@@ -264,18 +215,8 @@ def _write(cursor: EventCursor, step: _Step, using: str) -> bool:
             stored_at=timezone.now(),
         ):
             return False
-        LockEvent.objects.using(using).bulk_create(step.rows)
-        _write_holds(step.rows, using)
+        write(step.rows, using)
     return True
-
-
-def _write_holds(rows: list[LockEvent], using: str) -> None:
-    features = connections[using].features
-    unique = holds.IDENTITY if features.supports_update_conflicts_with_target else None
-    for told, found in holds.holds_of(rows).items():
-        LockHold.objects.using(using).bulk_create(
-            found, update_conflicts=True, unique_fields=unique, update_fields=told
-        )
 
 
 def _trim(engine: Engine, shard: int, through: str) -> None:
@@ -284,3 +225,19 @@ def _trim(engine: Engine, shard: int, through: str) -> None:
     except EngineError as error:
         # They are stored; the next trim drops them too.
         logger.warning("could not trim the lock events of %s: %s", engine.alias, error)
+
+
+def give_up(cursor: EventCursor, reason: str) -> None:
+    """Remove the cursor of a stream that is gone; what may not have been stored of it is a gap.
+
+    Changes nothing when the cursor has moved, or given a sign of life, since it was read.
+    """
+    using = router.db_for_write(LockEvent)
+    same = {key: getattr(cursor, key) for key in ("pk", "version", "stored_at")}
+    place = Place(cursor.server, cursor.stream_id, cursor.number)
+    now = datetime.now(UTC)
+    with transaction.atomic(using=using, durable=True):
+        gone, _ = EventCursor.objects.using(using).filter(**same).delete()
+        if gone and not cursor.ended:
+            gap = Gap(place, reason, None)
+            write(rows_of(cursor.alias, cursor.server, cursor.shard, [gap], now, using), using)

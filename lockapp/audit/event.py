@@ -14,7 +14,7 @@ appends them to a stream. A collector reads on from the last event it stored. In
   promoted). What the former history still had is beyond knowing: a gap without a count.
 
 A server that became another one (``run_id``) is a gap without a count too: what it recorded last
-may not have survived.
+may not have survived. So is a process that kept events itself and **ended** without a word.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ START = "0-0"
 HOLDER_FIELDS = ("host", "pid", "task", "task_id", "user", "path")
 """What of a holder's description has a column of its own."""
 GAP = "gap"
-JUMP, BACK, SERVER = "jump", "back", "server"
+JUMP, BACK, SERVER, ENDED = "jump", "back", "server", "ended"
 """Why a gap is one; see the module's docstring."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

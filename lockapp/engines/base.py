@@ -24,6 +24,7 @@ from lockapp.core.values import (
     EventRecord,
     Forced,
     ForceOutcome,
+    LockSpec,
     LockState,
     Snapshot,
     StreamIdentity,
@@ -64,6 +65,8 @@ class Engine(ABC):
     supports_events: ClassVar[bool] = True  # transitions are recorded with the step itself
     shared_between_processes: ClassVar[bool] = True  # others than this process see its locks
     events_in_process: ClassVar[bool] = False  # its events wait in this process to be stored
+    supports_flights: ClassVar[bool] = True  # one computes and all others are told at once
+    leases_outlive_process: ClassVar[bool] = True  # who has the token may end it elsewhere
 
     now = staticmethod(boot_clock)
 
@@ -90,6 +93,16 @@ class Engine(ABC):
         self._guard = threading.RLock()
         self._local: Engine | None = None
         self._closing = False  # whether the watchdog should end with the last lease, at once
+
+    doubt: str = ""
+    """Why no lease of it can be vouched for just now; empty when each can, until its deadline."""
+
+    def vet(self, spec: LockSpec) -> None:
+        """Refuse what this engine can't promise, where a lock is declared.
+
+        Raises:
+            ValueError: it can't; the message says what to do about it.
+        """
 
     @abstractmethod
     def make_sync_port(self) -> EnginePort:

@@ -1,4 +1,4 @@
-"""One row for each lease, from its grant to its end."""
+"""One row for each lease, from its grant to its end; cursors that tell of an end in order."""
 
 from django.db import migrations, models
 
@@ -88,5 +88,10 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
+        ),
+        migrations.AddField(
+            model_name="eventcursor",
+            name="ended",
+            field=models.BooleanField(default=False),
         ),
     ]

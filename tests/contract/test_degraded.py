@@ -279,12 +279,13 @@ def test_what_the_request_did_all_the_same_is_undone(
 ) -> None:
     """The server granted it and its answer was lost: nobody waits for that lease to end."""
     engine, (ann, bob) = far(), people("ann", "bob")
-    ann.release(ann.acquire(Lock(engine, "order:0")))
+    first = Lock(engine, "order:0", on_unavailable=mode)
+    wait_until(lambda: ann.within(first, lambda lease: lease.degraded) == "", what="an answer")
     wait_until(lambda: all(_calm(port) for port in [engine._sync, *engine._loops.values()] if port))
     proxy.inject(Fault.DROP_REPLIES)
     lease = ann.acquire(Lock(engine, "order:1", ttl=60, on_unavailable=mode))
     assert lease.degraded == mode
-    assert redis_place.engine.show("order:1")
+    wait_until(lambda: redis_place.engine.show("order:1"), what="the request to arrive")
     proxy.heal()
     bob.release(bob.acquire(redis_place.lock(wait=scaled(10))))
     assert lease.live
@@ -535,21 +536,29 @@ def test_a_server_that_dies_or_hangs_and_is_back(
     engine = place.another_engine(connect_timeout=0.3, command_timeout=0.3)
     ann = people("ann")
     lock = Lock(engine, "order:1", wait=5, on_unavailable=mode)
-    assert ann.within(lock, lambda lease: lease.degraded) == ""
+    runs: list[str] = []
+
+    def run() -> str:
+        runs.append(ann.within(lock, lambda lease: lease.degraded))
+        return runs[-1]
+
+    # On a busy machine an answer may be too late for so short a timeout.
+    wait_until(lambda: run() == "", what="the server to answer in time")
     if how == "killed":
         fresh_redis.kill()
     else:
         fresh_redis.pause()
     for _ in range(5):
-        assert ann.within(lock, lambda lease: lease.degraded) == mode
+        assert run() == mode
     assert engine.circuit.is_open  # type: ignore[attr-defined]
     if how == "killed":
         fresh_redis.start()
     else:
         fresh_redis.resume()
     wait_until(lambda: not engine.circuit.is_open, what="the watchdog to find the server")  # type: ignore[attr-defined]
-    assert ann.within(lock, lambda lease: lease.degraded) == ""
-    wait_until(lambda: place.kinds().count("degraded") == 5, what="every run to be recorded")
+    wait_until(lambda: run() == "", what="its locks to be used again")
+    recorded = runs.count(mode)
+    wait_until(lambda: place.kinds().count("degraded") == recorded, what="every run to be recorded")
     place.close()
 
 

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -104,6 +105,20 @@ def test_a_lease_that_is_found_as_garbage_together_with_its_engine_is_undone(pla
         wait_until(lambda: not place.engine.show("order:1"), what="the lease to be undone")
     finally:
         gc.enable()
+
+
+def test_a_connection_whose_end_was_interrupted_keeps_no_watchdog(redis_place: RedisPlace) -> None:
+    """A signal struck in the finaliser that strikes it off the list of open ones."""
+
+    class Gone:
+        pass
+
+    redis_place.lock().acquire().release()
+    transport = redis_place.engine.sync.transport  # type: ignore[attr-defined]
+    connection = Gone()
+    transport._open.data.add(weakref.ref(connection))
+    del connection
+    wait_until(lambda: not watchdogs())
 
 
 def test_a_process_without_file_numbers_has_a_watchdog_all_the_same(

@@ -158,12 +158,12 @@ def test_giving_up_leaves_nothing_in_the_queue(place: Place, people: People) -> 
     ann, zoe = people("ann", "zoe")
     crowd = [people(f"c{number}") for number in range(10)]
     lease = ann.acquire(place.lock())
-    waiting = queue_up(place, crowd, wait=0.6)
-    (patient,) = queue_up(place, [zoe])
+    waiting = [each.start_acquire(place.lock(wait=0.3)) for each in crowd]
+    patient = zoe.start_acquire(place.lock(wait=20))
     for future in waiting:
         with pytest.raises(WaitTimeout):
             done(future)
-    assert shown(place).waiter_count == 1
+    wait_for_queue(place, 1)
     ann.release(lease)
     zoe.release(done(patient))
 

@@ -3,7 +3,8 @@
     python -m tests.django.collector_child URL PREFIX [WHERE]
 
 Without WHERE it collects for ever in small batches. With WHERE it kills itself there: "before"
-the transaction, "inside" it after everything was written, or "after" the commit, before the trim.
+the transaction, "inside" it when the events were inserted, "written" when their holds were too, or
+"after" the commit, before the trim.
 """
 
 from __future__ import annotations
@@ -42,6 +43,14 @@ def main(url: str, prefix: str, where: str = "") -> None:
             die()
 
         LockEventQuerySet.bulk_create = insert_and_die  # type: ignore[method-assign]
+    elif where == "written":
+        write = collector.write
+
+        def write_and_die(*args: Any) -> None:
+            write(*args)
+            die()
+
+        collector.write = write_and_die
     elif where == "after":
         collector._trim = die
     sys.stdout.write("ready\n")

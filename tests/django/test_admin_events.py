@@ -53,6 +53,7 @@ def test_the_list_says_what_happened_to_which_lock(boss: Client) -> None:
     stored("order:3", "revoked", actor="zoë", reason="deploy", detail={"held_ms": 9_000})
     stored("", "gap", fence=None, detail={"missing": 3, "why": "jump"})
     stored("", "gap", fence=None, detail={"missing": None, "why": "server"})
+    stored("", "gap", fence=None, detail={"missing": None, "why": "ended"})
     stored("kb:1", "downgraded", detail={"held_ms": 7_000, "weight": "1"})
     page = boss.get(reverse(LIST)).content.decode()
     for text in (

@@ -82,6 +82,9 @@ def test_names_are_found_by_their_beginning(boss: Client) -> None:
     assert fences(boss, q="订单") == fences(boss, q="订单:7") == [1]
     assert fences(boss, q=lock_name("订单")) == [1]
     assert fences(boss, q="rder") == []
+    assert sorted(fences(boss, q="order:"))[:2] == [2, 3]
+    assert fences(boss, q="订单:") == [1]
+    assert fences(boss, q=":") == []
     assert len(fences(boss, q="  ")) == 4
 
 

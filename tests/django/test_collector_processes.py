@@ -18,7 +18,7 @@ from lockapp.audit.collector import collect
 from lockapp.core.options import EngineOptions
 from lockapp.engines.redis import RedisEngine
 from lockapp.lock import Lock
-from lockapp.models import LockEvent
+from lockapp.models import LockEvent, LockHold
 from tests.django.children import child_environment
 from tests.servers import RedisServer
 from tests.timing import scaled, wait_until
@@ -71,13 +71,16 @@ def use(engine: RedisEngine, times: int) -> None:
 
 
 def assert_complete(events: int) -> None:
-    """Every number exactly once, in order, and no gap."""
+    """Every number exactly once, in order, and no gap; every lease one hold, from grant to end."""
     rows = list(LockEvent.objects.order_by("id").values_list("number", "kind"))
     assert [number for number, _ in rows] == list(range(1, events + 1))
     assert Counter(kind for _, kind in rows) == {"acquired": events / 2, "released": events / 2}
+    holds = list(LockHold.objects.values_list("fence", "kind", "ended"))
+    assert len({fence for fence, _, _ in holds}) == len(holds) == events / 2
+    assert {(kind, ended) for _, kind, ended in holds} == {("mutex", "released")}
 
 
-@pytest.mark.parametrize("where", ["before", "inside", "after"])
+@pytest.mark.parametrize("where", ["before", "inside", "written", "after"])
 def test_a_collector_killed_there_neither_loses_nor_doubles(
     engine: RedisEngine, start: Start, where: str
 ) -> None:
@@ -86,6 +89,7 @@ def test_a_collector_killed_there_neither_loses_nor_doubles(
     child = start(where)
     assert child.wait(timeout=scaled(20)) == -9
     assert LockEvent.objects.count() == (7 if where == "after" else 0)
+    assert LockHold.objects.count() == (4 if where == "after" else 0)
     use(engine, 10)
     collect(engine)
     assert_complete(40)

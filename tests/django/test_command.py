@@ -27,6 +27,7 @@ from lockapp.lease import Lease
 from lockapp.lock import Lock
 from lockapp.management.commands.lockapp import SUBCOMMANDS, Command
 from lockapp.management.diagnosis import CURES
+from lockapp.management.subcommands.base import until_told
 from lockapp.management.subcommands.doctoring import LEVELS
 from lockapp.models import LockEvent
 from lockapp.naming import lock_name
@@ -434,6 +435,25 @@ def test_collect_follow_goes_on_until_it_is_told_to_end(
         child.communicate()
     assert (child.returncode, errors) == (0, "")
     assert out == "default: 4 events stored\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_may_strike_anywhere_in_a_wait(number: int) -> None:
+    """It comes at every line of it, and nothing waits for itself."""
+
+    def strike(*_: Any) -> Any:
+        signal.raise_signal(number)
+        return strike
+
+    with until_told() as word:
+        former = sys.gettrace()
+        sys.settrace(strike)
+        try:
+            word.wait(30)
+        finally:
+            sys.settrace(former)
+        assert word.come
+    assert signal.getsignal(number) is not word.tell
 
 
 # ------------------------------------------------------------------ the page

@@ -88,9 +88,7 @@ def database(place: Place, rows: int, django_db_blocker: Any) -> Iterator[Any]:
                     name="report:nightly", name_digest=name_digest("report:nightly"),
                     family="report", fence=number, granted_at=timezone.now(),
                 )  # fmt: skip
-            cursor.execute(
-                "ANALYZE TABLE lockapp_lockhold" if place.kind == "mariadb" else "ANALYZE"
-            )
+            cursor.execute(TIDY[place.kind])
         yield connection
         with connection.schema_editor() as editor:
             editor.delete_model(LockHold)
@@ -141,6 +139,13 @@ def _scanned(node: dict[str, Any]) -> int:
     return below + int(found * node["Actual Loops"])
 
 
+# As the databases do by themselves after a while; PostgreSQL then reads indexes without the table.
+TIDY = {
+    "postgres": "VACUUM ANALYZE",
+    "mariadb": "ANALYZE TABLE lockapp_lockhold",
+    "sqlite": "ANALYZE",
+}
+
 QUESTIONS = {
     "list": {},
     "second page": {"p": "2"},
@@ -179,7 +184,7 @@ def test_no_page_of_the_list_reads_more_than_a_few_rows(
         assert len(sent) >= 3, question
         counts = {each["sql"]: reads(database, place.kind, each["sql"]) for each in sent}
         most[question] = max((count, sql) for sql, count in counts.items())
-    assert max(most.values())[0] <= MOST_READ, most
+    assert {key: it for key, it in most.items() if it[0] > MOST_READ} == {}
 
     history = LockHold.objects.using(ALIAS).for_lock("report:nightly").order_by("-fence")
     with CaptureQueriesContext(database) as sent:

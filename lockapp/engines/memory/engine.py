@@ -24,6 +24,7 @@ class MemoryEngine(Engine):
     """
 
     shared_between_processes: ClassVar[bool] = False
+    events_in_process: ClassVar[bool] = True
 
     def __init__(
         self, alias: str, location: str | MemoryServer | None, options: EngineOptions

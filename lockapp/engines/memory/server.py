@@ -42,7 +42,7 @@ from lockapp.core.values import (
     StreamIdentity,
 )
 from lockapp.engines.clock import boot_clock, steady_clock_us
-from lockapp.engines.memory.events import EventLog
+from lockapp.engines.events import EventLog
 from lockapp.engines.memory.flights import Flights
 from lockapp.engines.memory.records import Inbox, Record, Waiter
 from lockapp.engines.memory.step import Step

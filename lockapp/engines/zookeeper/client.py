@@ -18,7 +18,8 @@ logger = logging.getLogger("lockapp.kazoo")
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo gives one server as long to connect as the session may last: it would go to the next
-    one of an ensemble after that."""
+    one of an ensemble after that.
+    """
 
     connect_timeout_s: float
 

@@ -48,7 +48,6 @@ class ZooKeeperEngine(Engine):
     def _start(self) -> None:
         super()._start()
         log = log_of(self.address.hosts, self.address.chroot, self.options.prefix)
-        log.cap = max(log.cap, self.options.event_cap)
         self.session = Session(self.address, self.options, self.alias, log)
 
     def vet(self, spec: LockSpec) -> None:

@@ -22,12 +22,11 @@ class SharedLog:
         """Forget what a parent process recorded: that is the parent's to store."""
         self._guard = threading.Lock()
         self._log = EventLog(server=secrets.token_hex(20))
-        self.cap = 1
 
-    def add(self, kind: str, name: str, fence: int, detail: dict[str, str]) -> None:
-        """Record one transition."""
+    def add(self, kind: str, name: str, fence: int, detail: dict[str, str], cap: int) -> None:
+        """Record one transition and forget the oldest ones beyond ``cap``."""
         with self._guard:
-            self._log.add(kind, name, fence, self._clock_us(), detail, self.cap)
+            self._log.add(kind, name, fence, self._clock_us(), detail, cap)
 
     def after(self, event_id: str, count: int) -> list[EventRecord]:
         """Return up to ``count`` events after ``event_id``, oldest first."""

@@ -76,9 +76,7 @@ class Listing:
             queue[: order.holding(queue) + (SHOWN_WAITERS if waiters else 0)] for queue in queues
         ]
         paths = [
-            f"{lock}/{one.node}"
-            for lock, queue in zip(locks, shown, strict=True)
-            for one in queue
+            f"{lock}/{one.node}" for lock, queue in zip(locks, shown, strict=True) for one in queue
         ]
         found: Batch | None = await self.ask(*map(Request.get, paths)) if paths else None
         about = dict(zip(paths, found.values, strict=True)) if found else {}

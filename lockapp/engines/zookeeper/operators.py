@@ -19,7 +19,8 @@ from lockapp.process import note_of
 
 class Operators:
     """The steps of operators. Each compares: the node of one token is deleted, or one version of
-    its data written over."""
+    its data written over.
+    """
 
     session: Session
     options: Any
@@ -124,4 +125,4 @@ class Operators:
 
     def _record(self, kind: str, name: str, fence: int, held_ms: int, note: str) -> None:
         detail = {key: str(value) for key, value in from_data(note.encode()).items()}
-        self.session.log.add(kind, name, fence, {"held_ms": str(held_ms), **detail})
+        self.session.record(kind, name, fence, {"held_ms": str(held_ms), **detail})

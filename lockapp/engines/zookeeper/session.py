@@ -97,6 +97,13 @@ class Session:
         """Return the time in epoch milliseconds, as this process sees it."""
         return self.clock_us() // 1000
 
+    @property
+    def id(self) -> int:
+        """The id of the present session; 0 while there is none."""
+        client = self.client
+        found = client.client_id if client is not None else None
+        return found[0] if found and found[0] else 0
+
     def call(self, function: Callable[[], None]) -> None:
         """Have the session's thread call ``function`` soon, in the order of the calls."""
         self._calls.put(function)
@@ -450,4 +457,8 @@ class Session:
         """Record that a lease of this process has ended, if it had begun."""
         if node.granted_ms:
             held = {"held_ms": str(max(self.now_ms() - node.granted_ms, 0))}
-            self.log.add(kind, node.spec.name, node.fence, {**held, **(detail or {"why": why})})
+            self.record(kind, node.spec.name, node.fence, {**held, **(detail or {"why": why})})
+
+    def record(self, kind: str, name: str, fence: int, detail: dict[str, str]) -> None:
+        """Record one transition."""
+        self.log.add(kind, name, fence, detail, self.options.event_cap)

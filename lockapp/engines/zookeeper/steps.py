@@ -201,7 +201,7 @@ class Steps(ABC):
             # For who looks at it; nobody waits for that, and no operator's word is overwritten.
             noted = Request.set(node.path or "", to_data(about), 0)
             self.session.send(Batch([noted], lambda _: None))
-        self.session.log.add(
+        self.session.record(
             "acquired", spec.name, node.fence,
             {
                 "waited_ms": str(max(waited_ms, 0)), "ttl_ms": str(spec.ttl_ms),
@@ -319,9 +319,7 @@ class Steps(ABC):
         renewals = [await self._renewed(item, seen.get(item.token)) for item in leases]
         return RenewReply(self.session.now_ms(), renewals, [])
 
-    async def _renewed(
-        self, item: RenewItem, seen: tuple[Any, Exception | None] | None
-    ) -> Renewal:
+    async def _renewed(self, item: RenewItem, seen: tuple[Any, Exception | None] | None) -> Renewal:
         tokens, now = self.session.tokens, self.now()
         node = tokens.nodes.get(item.token)
         ended = node.ended if node else tokens.buried(item.token, now)
@@ -386,7 +384,7 @@ class Steps(ABC):
         locks = self.session.paths.locks
         names = (await self.ask(Request.children(locks))).values[0] or []
         if len(names) > LOOKED_AT:
-            names = random.sample(names, LOOKED_AT)  # noqa: S311
+            names = random.sample(names, LOOKED_AT)
         if not names:
             return []
         batch = await self.ask(*(Request.exists(f"{locks}/{name}") for name in names))
@@ -405,7 +403,7 @@ class Steps(ABC):
     async def report(self, reports: Sequence[Degraded]) -> None:
         """See StepPort."""
         for it in reports:
-            self.session.log.add(
+            self.session.record(
                 "degraded", it.name, 0,
                 {
                     "mode": it.mode, "at_ms": str(it.at_ms), "reason": it.reason,

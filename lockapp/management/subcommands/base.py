@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
-import threading
 from abc import ABC, abstractmethod
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Sequence
@@ -96,22 +97,49 @@ def changed(name: str, fence: int) -> CommandError:
     )
 
 
+class Word:
+    """Whether SIGTERM or Ctrl-C has come.
+
+    Not a threading.Event: a handler that strikes its thread in the middle of ``wait()`` would wait
+    in ``set()`` for a lock that this very thread holds.
+    """
+
+    def __init__(self) -> None:
+        self.come = False
+        self._read, self._write = os.pipe()
+
+    def tell(self, *_: object) -> None:
+        """Be the handler of a signal."""
+        if not self.come:
+            self.come = True
+            os.write(self._write, b".")
+
+    def wait(self, seconds: float) -> None:
+        """Return when it comes, or after so long; at once if it has come."""
+        select.select([self._read], [], [], seconds)
+
+    def close(self) -> None:
+        """Give back what it uses. Not to be told any more by then."""
+        os.close(self._read)
+        os.close(self._write)
+
+
 @contextmanager
-def until_told() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and Ctrl-C set, for who goes on until told to end.
+def until_told() -> Iterator[Word]:
+    """Yield what tells whether SIGTERM or Ctrl-C has come, for who goes on until told to end.
 
     Nothing is interrupted: it is looked at between two rounds, and ends a wait at once.
     """
-    stop = threading.Event()
+    word = Word()
     former = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGTERM, signal.SIGINT)
+        number: signal.signal(number, word.tell) for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
-        yield stop
+        yield word
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+        word.close()
 
 
 def positive(text: str) -> int:

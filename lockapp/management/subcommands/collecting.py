@@ -45,10 +45,10 @@ class Collect(Subcommand):
         """Collect again and again. Ends between two rounds, so that nothing is left half done."""
         total: dict[str, Collected] = {}
         pause_s = interval_s
-        with until_told() as stop:
+        with until_told() as word:
             self.stdout.write("Collecting lock events; Ctrl-C ends it.")
             self.stdout.flush()
-            while not stop.is_set():
+            while not word.come:
                 close_old_connections()
                 done, failed = collect_all(engines)
                 for alias, collected in done.items():
@@ -60,7 +60,7 @@ class Collect(Subcommand):
                 for alias, error in failed.items():
                     self.stderr.write(f"{alias}: {error}")
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S) if failed else interval_s
-                stop.wait(pause_s)
+                word.wait(pause_s)
         self._tell(total)
 
     def _tell(self, done: dict[str, Collected]) -> None:

@@ -48,10 +48,10 @@ class Watch(Subcommand):
                 self.stdout.write(line)
             return
         color = not options["no_color"]
-        with until_told() as stop, screen(self.stdout, color=color) as draw:
-            while not stop.is_set():
+        with until_told() as word, screen(self.stdout, color=color) as draw:
+            while not word.come:
                 draw(_look(engine, min(options["limit"], room(self.stdout) or options["limit"])))
-                stop.wait(options["interval"])
+                word.wait(options["interval"])
 
 
 def _look(engine: Engine, size: int) -> Frame:

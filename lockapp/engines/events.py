@@ -1,4 +1,8 @@
-"""The audit log of a memory server: numbered densely, capped, never in anybody's way."""
+"""Events that no server keeps: a log in this process, numbered densely, capped, in nobody's way.
+
+For engines without a stream. What leaves it unread has used up its number, so that whoever stores
+the rest sees how many are missing.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,9 @@ def position(event_id: str) -> tuple[int, int]:
 class EventLog:
     """Events in the order of the transitions they record.
 
-    Adding can't fail, and an exception that strikes in the middle of it (Ctrl-C, a soft time
-    limit) has used up the number, so that a reader sees the gap.
+    Used under the guard of whoever owns it. Adding can't fail, and an exception that strikes in
+    the middle of it (Ctrl-C, a soft time limit) has used up the number, so that a reader sees the
+    gap.
     """
 
     def __init__(self, server: str) -> None:
