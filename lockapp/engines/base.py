@@ -94,10 +94,12 @@ class Engine(ABC):
         self._local: Engine | None = None
         self._closing = False  # whether the watchdog should end with the last lease, at once
 
-    doubt: str = ""
-    """Why no lease of it can be vouched for just now; empty when each can, until its deadline."""
+    @property
+    def doubt(self) -> str:
+        """Why no lease can be vouched for just now; empty when each can, until its deadline."""
+        return ""
 
-    def vet(self, spec: LockSpec) -> None:
+    def vet(self, spec: LockSpec) -> None:  # noqa: B027 - most engines can
         """Refuse what this engine can't promise, where a lock is declared.
 
         Raises:

@@ -10,9 +10,16 @@ import pytest
 from lockapp import watchdog, watchdog_thread
 from lockapp.engines.base import Engine
 from lockapp.engines.redis.engine import RedisEngine
+from lockapp.engines.zookeeper import session
 from tests.contract.fronts import People
 from tests.contract.journal import Journal
-from tests.contract.places import MemoryPlace, Place, RedisPlace, assert_no_litter
+from tests.contract.places import (
+    MemoryPlace,
+    Place,
+    RedisPlace,
+    ZooKeeperPlace,
+    assert_no_litter,
+)
 from tests.proxy import TcpProxy
 from tests.servers import RedisServer
 from tests.timing import scaled
@@ -24,16 +31,36 @@ Far = Callable[..., RedisEngine]
 def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an idle watchdog end soon, so that its thread is seen to end."""
     monkeypatch.setattr(watchdog, "LINGER_S", 0.03)
+    monkeypatch.setattr(session, "LINGER_S", 0.5)
 
 
-@pytest.fixture(params=["redis", "memory"])
+LACKS = {
+    "ZooKeeperEngine": {
+        "claims": "a waiter whose session lives is not passed over",
+        "fences_of_time": "a fence is the number of ZooKeeper's transaction",
+        "flights": "supports_flights is False: a single flight is refused",
+        "long_lives": "a ttl above three quarters of the session's timeout is refused",
+    },
+}
+"""What an engine does not offer, by the word of a test's mark `offers`."""
+
+
+@pytest.fixture(
+    params=["redis", "memory", pytest.param("zookeeper", marks=pytest.mark.needs("java"))]
+)
 def place(request: pytest.FixtureRequest, prefix: str) -> Iterator[Place]:
     """A lock server of every kind; at the end nothing may be left on it."""
     made: Place
     if request.param == "redis":
         made = RedisPlace(request.getfixturevalue("redis_server"), prefix)
+    elif request.param == "zookeeper":
+        made = ZooKeeperPlace(request.getfixturevalue("zookeeper_server"), prefix)
     else:
         made = MemoryPlace(prefix)
+    for mark in request.node.iter_markers("offers"):
+        lacking = LACKS.get(type(made.engine).__name__, {}).get(mark.args[0])
+        if lacking:
+            pytest.skip(f"{type(made.engine).__name__}: {lacking}")
     yield from _used(request, made)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from lockapp.core.values import ForceOutcome, HolderState
 from lockapp.primitives import Semaphore
 from tests.contract.fronts import People
-from tests.contract.places import Place, RedisPlace
+from tests.contract.places import Place, RedisPlace, ZooKeeperPlace
 from tests.proxy import TcpProxy
 from tests.timing import scaled, stopwatch, wait_until
 
@@ -124,4 +124,6 @@ def listening(place: Place) -> bool:
     """Whether some holder's notice channel is open."""
     if isinstance(place, RedisPlace):
         return bool(place.client.pubsub_channels(f"{place.prefix}:*"))
+    if isinstance(place, ZooKeeperPlace):
+        return place.engine.session.listening  # type: ignore[attr-defined,no-any-return]
     return bool(place.server.listeners)  # type: ignore[attr-defined]

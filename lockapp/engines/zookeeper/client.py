@@ -17,8 +17,9 @@ logger = logging.getLogger("lockapp.kazoo")
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo gives one server as long to connect as the session may last: it would go to the next
-    one of an ensemble after that.
+    """Goes on to the next server of an ensemble after the connect timeout.
+
+    kazoo would give each as long as the session may last.
     """
 
     connect_timeout_s: float

@@ -17,8 +17,9 @@ SHOWN_WAITERS = 100
 
 
 def as_holder(contender: Contender, data: bytes, stat: Any, *, now_ms: int) -> HolderState:
-    """Describe a holder. What is left of its lease is what a renewal gives it: only its own
-    process knows when that was.
+    """Describe a holder.
+
+    What is left of its lease is what a renewal gives it: only its process knows when that was.
     """
     about = from_data(data)
     ttl_ms, max_hold_ms = int(about.get("ttl_ms", 0)), int(about.get("max_hold_ms", 0))
@@ -40,8 +41,9 @@ def as_holder(contender: Contender, data: bytes, stat: Any, *, now_ms: int) -> H
     )
 
 
-def as_waiter(contender: Contender, data: bytes, stat: Any, position: int, *, now_ms: int,
-              seen_ms: int) -> WaiterState:  # fmt: skip
+def as_waiter(
+    contender: Contender, data: bytes, stat: Any, *, position: int, now_ms: int, seen_ms: int
+) -> WaiterState:
     """Describe a waiter: its session lives, or its node would be gone."""
     return WaiterState(
         position=position,
@@ -95,7 +97,7 @@ class Listing:
         known = [(one, about.get(f"{lock}/{one.node}")) for one in queue]
         holders = [as_holder(one, *it, now_ms=now_ms) for one, it in known[:head] if it]
         waiters = [
-            as_waiter(one, *it, at, now_ms=now_ms, seen_ms=self.options.seen_ms)
+            as_waiter(one, *it, position=at, now_ms=now_ms, seen_ms=self.options.seen_ms)
             for at, (one, it) in enumerate(known[head:])
             if it
         ]

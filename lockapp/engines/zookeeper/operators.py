@@ -18,8 +18,9 @@ from lockapp.process import note_of
 
 
 class Operators:
-    """The steps of operators. Each compares: the node of one token is deleted, or one version of
-    its data written over.
+    """The steps of operators.
+
+    Each compares: the node of one token is deleted, or one version of its data written over.
     """
 
     session: Session

@@ -33,10 +33,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
-from kazoo.exceptions import NodeExistsError
+from kazoo.exceptions import BadVersionError, NodeExistsError
 from kazoo.protocol.states import EventType, KazooState
 
 from lockapp.core.options import EngineOptions
@@ -337,15 +338,27 @@ class Session:
             rings = self._watches.get(path)
             if rings is None:
                 rings = self._watches[path] = set()
-                self._ask([Request.get(path, lambda _, path=path: self._ring(path))],
-                          lambda batch, path=path: batch.errors[0] and self._ring(path))  # fmt: skip
+                look = Request.get(path, partial(self._gone, path))
+                self._ask([look], partial(self._looked, path))
             rings.add(ring)
             if self._watches.get(path) is not rings:  # it has just gone
                 ring()
 
+    def _looked(self, path: str, batch: Batch) -> None:
+        if batch.errors[0] is not None:
+            self._ring(path)
+
+    def _gone(self, path: str, _: object) -> None:
+        self._ring(path)
+
     def _ring(self, path: str) -> None:
         for ring in list(self._watches.pop(path, ())):
             ring()
+
+    @property
+    def listening(self) -> bool:
+        """Whether notices of other processes arrive."""
+        return self._told >= 0
 
     def listen(self, watchdog: Any) -> None:
         """Tell ``watchdog`` from now on what operators do to locks."""
@@ -395,10 +408,10 @@ class Session:
                 data, stat = batch.values[0]
                 names = [*from_data(data).get("names", []), name][-TOLD_NAMES:]
                 told = Request.set(self.paths.notices, to_data({"names": names}), stat.version)
-                self._ask([told], lambda it: it.errors[0] and again(it))
+                self._ask([told], again)
 
         def again(batch: Batch) -> None:
-            if type(batch.errors[0]).__name__ == "BadVersionError":
+            if isinstance(batch.errors[0], BadVersionError):
                 self.tell(name)
 
         self._ask([Request.get(self.paths.notices)], write)

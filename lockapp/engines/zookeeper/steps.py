@@ -337,9 +337,9 @@ class Steps(ABC):
         about = from_data(data)
         if stat.ephemeralOwner != self.session.id:
             return Renewal(0, "gone", "")
-        if note := about.get("abandoned"):
-            node.ended = Tombstone(0.0, "abandoned", str(note))
-            return Renewal(0, "abandoned", str(note))
+        if cut := about.get("abandoned"):
+            node.ended = Tombstone(0.0, "abandoned", str(cut))
+            return Renewal(0, "abandoned", str(cut))
         life_s = min(item.ttl_ms, node.spec.ttl_ms) / 1000
         deadline = tokens.prolong(node, now, life_s)
         if deadline is None:
