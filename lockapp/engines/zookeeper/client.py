@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -16,6 +17,19 @@ from lockapp.engines.zookeeper.address import Address
 logger = logging.getLogger("lockapp.kazoo")
 
 
+class _AtOnce(queue.Queue[Any]):
+    """Calls what is put into it, instead of waking a thread that would: it never blocks here."""
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        if not callable(item):  # the word to stop
+            super().put(item, block, timeout)
+            return
+        try:
+            item()
+        except Exception:
+            logger.exception("a callback failed")
+
+
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """Goes on to the next server of an ensemble after the connect timeout.
 
@@ -23,6 +37,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """
 
     connect_timeout_s: float
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.completion_queue = _AtOnce()
+        self.callback_queue = _AtOnce()
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["timeout"] = min(kwargs.get("timeout") or 1e9, self.connect_timeout_s)

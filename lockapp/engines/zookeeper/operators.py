@@ -14,6 +14,7 @@ from lockapp.engines.zookeeper.listing import as_holder
 from lockapp.engines.zookeeper.names import from_data, to_data
 from lockapp.engines.zookeeper.requests import Batch, Request
 from lockapp.engines.zookeeper.session import Session
+from lockapp.engines.zookeeper.tokens import Tombstone
 from lockapp.process import note_of
 
 
@@ -121,6 +122,9 @@ class Operators:
             raise translated(failed[0], self.alias)
         life_ms = max(self.options.tombstone_ms, least_ms)
         session.end_at(self.now() + life_ms / 1000, end)
+        mine = session.tokens.nodes.get(one.token)
+        if mine is not None:
+            session.tokens.end(mine, Tombstone(self.now() + life_ms / 1000, kind, note))
         session.tell(name)
         return ForceOutcome.RELEASED
 

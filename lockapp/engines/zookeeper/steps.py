@@ -97,21 +97,21 @@ class Steps(ABC):
         self, node: Node, *, again: bool, queue: bool
     ) -> Granted | Queued | Busy | None:
         """Stand in the queue and look; None when the node has gone and one has to ask again."""
+        asked, asked_ms = self.now(), self.session.now_ms()
         contenders = await self._contenders(node, again)
         mine = order.place_of(contenders, node.token)
         if mine is None:
             await self._learn_end(node)
             return None
         head = order.holding(contenders)
-        now_ms = self.session.now_ms()
         if mine < head:
-            return self._granted(node)
+            return self._granted(node, asked, asked_ms)
         if not queue:
-            return Busy(now_ms, await self._withdraw(node, contenders[0]))
+            return Busy(asked_ms, await self._withdraw(node, contenders[0]))
         node.waited = True
         lock = self.session.paths.lock(node.spec.name)
         node.watched = [f"{lock}/{one}" for one in order.to_watch(contenders, mine)]
-        return Queued(now_ms, mine - head, now_ms + self.options.slice_ms)
+        return Queued(asked_ms, mine - head, asked_ms + self.options.slice_ms)
 
     async def _contenders(self, node: Node, again: bool) -> list[Contender]:
         """Return the queue, in which ``node`` stands from now on."""
@@ -129,12 +129,20 @@ class Steps(ABC):
         stem = order.stem(node.token, node.spec.limit, node.spec.weight)
         contend = Request.contend(f"{lock}/{stem}", to_data(about), partial(self._made, node))
         for _ in range(ATTEMPTS):
-            make = [] if lock in parents else [Request.create(lock)]
-            batch = await self.ask(*make, contend, Request.children(lock))
-            error = batch.errors[-2]
+            # Who is the first below a lock that is new need not look who is ahead.
+            known = lock in parents
+            make = [] if known else [Request.create(lock)]
+            look = [Request.children(lock)] if known else []
+            batch = await self.ask(*make, contend, *look)
+            error = batch.errors[len(make)]
             if error is None:
                 self._note_parent(lock, there=True)
-                return order.queue(batch.values[-1] or ())
+                if known:
+                    return order.queue(batch.values[1] or ())
+                own = order.parse(batch.values[1][0].rpartition("/")[2])
+                if own is not None and own.sequence == 0:
+                    return [own]
+                return order.queue((await self.ask(Request.children(lock))).values[0] or ())
             if not isinstance(error, NoNodeError):
                 raise translated(error, self.alias)
             parents.discard(lock)
@@ -175,9 +183,9 @@ class Steps(ABC):
         if stat is not None and stat.ephemeralOwner == self.session.id:
             self._made(node, (path, stat), None)
 
-    def _granted(self, node: Node) -> Granted | None:
-        session, now = self.session, self.now()
-        now_ms, life_s = session.now_ms(), node.spec.ttl_ms / 1000
+    def _granted(self, node: Node, now: float, now_ms: int) -> Granted | None:
+        """Note that it holds, from the moment at which it was asked for."""
+        session, life_s = self.session, node.spec.ttl_ms / 1000
         if node.granted_ms:
             deadline = session.tokens.prolong(node, now, life_s)
         else:
@@ -265,6 +273,8 @@ class Steps(ABC):
         if node is None or node.path is None:
             if node is not None:
                 tokens.leave(node)
+            if grave is None and tokens.overdue(token):
+                return Gone(self.session.now_ms(), "expired", "")
             return Gone(self.session.now_ms(), *(grave[1:] if grave else ("", "")))
         overdue = node.granted_ms and self.now() >= node.deadline
 
@@ -290,11 +300,12 @@ class Steps(ABC):
         if node is None or node.path is None:
             grave = tokens.buried(token, self.now())
             return Gone(self.session.now_ms(), *(grave[1:] if grave else ("", "")))
+        asked, asked_ms = self.now(), self.session.now_ms()
         contenders = await self._contenders(node, True)
         mine = order.place_of(contenders, token)
         if mine is None:
             return Gone(self.session.now_ms(), *await self._learn_end(node))
-        if mine < order.holding(contenders) and (reply := self._granted(node)):
+        if mine < order.holding(contenders) and (reply := self._granted(node, asked, asked_ms)):
             return reply
         holder = await self._withdraw(node, contenders[0])
         return GaveUp(self.session.now_ms(), holder)
@@ -303,6 +314,7 @@ class Steps(ABC):
         """See StepPort."""
         if not leases:
             return RenewReply(self.session.now_ms(), [], await self._empty_locks())
+        asked, asked_ms = self.now(), self.session.now_ms()
         nodes = self.session.tokens.nodes
         looks = {
             item.token: Request.get(node.path)
@@ -316,11 +328,13 @@ class Steps(ABC):
             batch = await self.ask(*looks.values(), leader)
             answers = zip(batch.values, batch.errors, strict=True)
             seen = dict(zip(looks, answers, strict=False))
-        renewals = [await self._renewed(item, seen.get(item.token)) for item in leases]
-        return RenewReply(self.session.now_ms(), renewals, [])
+        renewals = [await self._renewed(it, seen.get(it.token), asked, asked_ms) for it in leases]
+        return RenewReply(asked_ms, renewals, [])
 
-    async def _renewed(self, item: RenewItem, seen: tuple[Any, Exception | None] | None) -> Renewal:
-        tokens, now = self.session.tokens, self.now()
+    async def _renewed(
+        self, item: RenewItem, seen: tuple[Any, Exception | None] | None, now: float, now_ms: int
+    ) -> Renewal:
+        tokens = self.session.tokens
         node = tokens.nodes.get(item.token)
         ended = node.ended if node else tokens.buried(item.token, now)
         if ended:
@@ -345,14 +359,13 @@ class Steps(ABC):
         if deadline is None:
             return Renewal(0, "expired", "")
         revoked = str(about.get("revoked", ""))
-        deadline_ms = self.session.now_ms() + round((deadline - now) * 1000)
+        deadline_ms = now_ms + round((deadline - now) * 1000)
         return Renewal(deadline_ms, "revoked" if revoked else "", revoked)
 
     async def downgrade(self, name: str, token: str, weight: int, ttl_ms: int) -> Granted | Gone:
         """See StepPort. Another node takes the place of the old one, in one transaction."""
         node = self.session.tokens.nodes.get(token)
-        (renewal,) = (await self.renew([RenewItem(name, token, ttl_ms)])).renewals
-        now_ms = self.session.now_ms()
+        now_ms, (renewal,), _ = await self.renew([RenewItem(name, token, ttl_ms)])
         if node is None or node.path is None or not renewal.deadline_ms:
             return Gone(now_ms, renewal.kind, renewal.note)
         lock, _, name_of_node = node.path.rpartition("/")

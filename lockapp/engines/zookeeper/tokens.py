@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from lockapp.core.values import LockSpec
 
+REMEMBERED_S = 60.0
+"""So long the holder of a lease that ran out may ask what became of it."""
+
 
 class Node:
     """One attempt: a node in a queue, or one that is about to be made."""
@@ -51,6 +54,7 @@ class Tokens:
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
+        self._overdue: dict[str, float] = {}  # token: until when it is remembered
         self._buried: dict[str, Tombstone] = {}
         self._guard = threading.Lock()
 
@@ -90,14 +94,25 @@ class Tokens:
             if now < node.deadline:
                 return node.deadline
             node.overdue = True
+            self._overdue = {token: at for token, at in self._overdue.items() if at > now}
+            self._overdue[node.token] = now + REMEMBERED_S
             del self.nodes[node.token]
             return None
+
+    def overdue(self, token: str) -> bool:
+        """Whether its time was up, a while ago at most."""
+        return token in self._overdue
 
     def leave(self, node: Node) -> None:
         """Forget a node that is gone."""
         with self._guard:
             if self.nodes.get(node.token) is node:
                 del self.nodes[node.token]
+
+    def end(self, node: Node, tombstone: Tombstone) -> None:
+        """Forget a node that was taken away, and refuse its token."""
+        self.leave(node)
+        self._buried[node.token] = tombstone
 
     def lose_all(self) -> list[Node]:
         """Forget the nodes that went with their session; return those that held."""
