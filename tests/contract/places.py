@@ -33,6 +33,8 @@ class Place(ABC):
     """One lock server as one test sees it."""
 
     kind: ClassVar[str]
+    pace: ClassVar[float] = 1.0
+    """Times a ttl so short that a slow answer could use it up."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -200,6 +202,7 @@ class ZooKeeperPlace(Place):
     """A prefix on a real server, of which a session lasts longer than any test."""
 
     kind = "zookeeper"
+    pace = 3.0  # an answer passes more threads and a log
 
     def __init__(self, server: ZooKeeperServer, prefix: str, url: str = "") -> None:
         self.server = server

@@ -17,9 +17,9 @@ from tests.timing import pause, wait_until
 def test_a_lease_is_held_for_longer_than_its_ttl(place: Place, people: People) -> None:
     """Renewed by the watchdog, as often as needed."""
     ann, bob = people("ann", "bob")
-    lease = ann.acquire(place.lock(ttl=0.3))
+    lease = ann.acquire(place.lock(ttl=0.3 * place.pace))
     for _ in range(6):
-        pause(0.15)
+        pause(0.15 * place.pace)
         assert not lease.lost
         assert bob.try_acquire(place.lock()) is None
     ann.release(lease)
@@ -86,12 +86,13 @@ def test_renewal_by_hand_does_not_pass_max_hold(place: Place, people: People) ->
 def test_a_dropped_handle_is_renewed_no_more(place: Place, people: People) -> None:
     """Within one ttl the lock is free, and the log says that a lease was dropped."""
     ann, bob = people("ann", "bob")
-    lease = ann.acquire(place.lock(ttl=0.5))
-    wait_until(partial(lambda held: held.remaining < 0.4, lease))  # the watchdog has it in hand
-    wait_until(partial(lambda held: held.remaining > 0.4, lease))
+    ttl, most = 0.5 * place.pace, 0.4 * place.pace
+    lease = ann.acquire(place.lock(ttl=ttl))
+    wait_until(partial(lambda held: held.remaining < most, lease))  # the watchdog has it in hand
+    wait_until(partial(lambda held: held.remaining > most, lease))
     del lease
     gc.collect()
-    taken = bob.acquire(place.lock(), wait=1.5)
+    taken = bob.acquire(place.lock(), wait=3 * ttl)
     assert place.kinds() == ["acquired", "expired", "acquired"]
     bob.release(taken)
 
@@ -102,8 +103,9 @@ def test_renewal_stops_before_the_release_is_sent(
     """Released just as the watchdog is about to renew: no lease is taken for lost."""
     ann = people("ann")
     for round_ in range(14):
-        lease = ann.acquire(place.lock(ttl=0.3))
-        pause(0.088 + round_ * 0.001)  # renewals are due after 90 to 100 ms
+        lease = ann.acquire(place.lock(ttl=0.3 * place.pace))
+        # renewals are due after 90 to 100 ms
+        pause((0.088 + round_ * 0.001) * place.pace)
         ann.release(lease)
     assert place.kinds() == ["acquired", "released"] * 14
     assert "lost" not in caplog.text
@@ -129,8 +131,8 @@ def test_a_lease_handed_in_while_the_watchdog_falls_asleep_is_renewed(
     ann = people("ann")
     for round_ in range(5):
         pause(0.028 + round_ * 0.001)
-        lease = ann.acquire(place.lock(ttl=0.3))
-        pause(0.4)
+        lease = ann.acquire(place.lock(ttl=0.3 * place.pace))
+        pause(0.4 * place.pace)
         assert not lease.lost
         ann.release(lease)
 

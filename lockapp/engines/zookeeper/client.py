@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+from collections.abc import Callable
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -48,14 +49,16 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return super().create_connection(*args, **kwargs)
 
 
-def make_client(address: Address, options: EngineOptions) -> Any:
-    """Make a client that is not connected. ``granted_ms`` is how long its server keeps a session.
+def make_client(address: Address, options: EngineOptions, ready: Callable[[], None]) -> Any:
+    """Make a client that is not connected, and calls ``ready`` whenever it is.
+
+    Its ``granted_ms`` is then how long the server keeps a session; 0 while it is not connected.
 
     With a digest identity, what it makes belongs to that user alone.
     """
     handler = _Handler()
     handler.connect_timeout_s = options.connect_timeout_ms / 1000
-    again = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, max_jitter=0.3)
+    again = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=0.5, max_jitter=0.3)
     client = KazooClient(
         hosts=address.hosts + address.chroot,
         timeout=options.session_timeout_ms / 1000,
@@ -65,7 +68,7 @@ def make_client(address: Address, options: EngineOptions) -> Any:
         default_acl=CREATOR_ALL_ACL if address.digest else OPEN_ACL_UNSAFE,
         logger=logger,
     )
-    client.granted_ms = None
+    client.granted_ms = 0
     connection = client._connection
     connect = connection._connect
 
@@ -74,6 +77,7 @@ def make_client(address: Address, options: EngineOptions) -> Any:
         # two thirds of that.
         read_ms, connect_ms = connect(*args)
         client.granted_ms = round(read_ms * 1.5)
+        ready()
         return read_ms, connect_ms
 
     connection._connect = connected

@@ -37,15 +37,22 @@ class Request(NamedTuple):
 
     @classmethod
     def contend(
-        cls, path: str, data: bytes, then: Callable[[Any, Exception | None], None]
+        cls,
+        path: str,
+        data: bytes,
+        vet: Callable[[Any], None],
+        then: Callable[[Any, Exception | None], None],
     ) -> Request:
-        """Make an ephemeral node, numbered by the server; the answer is path and stat."""
-        return cls(
-            lambda client: client.create_async(
-                path, data, ephemeral=True, sequence=True, include_data=True
-            ),
-            then,
-        )
+        """Make an ephemeral node, numbered by the server; the answer is path and stat.
+
+        ``vet`` may raise instead.
+        """
+
+        def make(client: Any) -> Any:
+            vet(client)
+            return client.create_async(path, data, ephemeral=True, sequence=True, include_data=True)
+
+        return cls(make, then)
 
     @classmethod
     def set(cls, path: str, data: bytes, version: int) -> Request:

@@ -235,7 +235,7 @@ class Session:
             return
         if self.client is None:
             self._connect()
-        if self.client.connected and not self._unsent:
+        if self.client.connected and self.client.granted_ms and not self._unsent:
             self._hand_over(batch)
             return
         if self._down_since is not None:
@@ -274,23 +274,13 @@ class Session:
 
     def _verdict(self, error: Exception | None) -> Exception | None:
         """Say whether what came is a failure of the engine rather than an answer."""
-        client = self.client
-        granted_ms = getattr(client, "granted_ms", None)
-        if granted_ms is not None and granted_ms < self.options.session_timeout_ms:
-            return unavailable(
-                self.alias, "refused",
-                f"the server keeps a session for {granted_ms / 1000:g} s without a sign of life, "
-                f"and the option session_timeout asks for "
-                f"{self.options.session_timeout_ms / 1000:g} s; lower it, or raise the server's "
-                "maxSessionTimeout",
-            )  # fmt: skip
-        if error is None:
-            return None
+        if error is None or isinstance(error, EngineUnavailable):
+            return error
         found = translated(error, self.alias)
         return found if isinstance(found, EngineUnavailable) else None
 
     def _connect(self) -> None:
-        client = make_client(self.address, self.options)
+        client = make_client(self.address, self.options, lambda: self.call(self._connected))
         client.lockapp_listener = lambda state: self._changed(client, state)
         client.add_listener(client.lockapp_listener)
         self.client = client
@@ -302,8 +292,8 @@ class Session:
             return
         self.suspended = state == KazooState.SUSPENDED
         if state == KazooState.CONNECTED:
-            self.call(self._connected)
-            return
+            return  # and soon ready
+        client.granted_ms = 0
         self.call(self._disconnected)
         if state == KazooState.LOST:
             for node in self.tokens.lose_all():
@@ -311,6 +301,8 @@ class Session:
                 self._notice(node.spec.name)
 
     def _connected(self) -> None:
+        if self.client is None or not self.client.granted_ms:
+            return  # that was yesterday
         self._down_since = None
         while self._unsent:
             self._hand_over(self._unsent.popleft()[1])
@@ -421,6 +413,21 @@ class Session:
         self._send(Batch(requests, then))
 
     # -------------------------------------------------------------- nodes
+
+    def must_last(self, client: Any) -> None:
+        """Do nothing if the server keeps a session for as long as holders believe.
+
+        Raises:
+            EngineUnavailable: it does not.
+        """
+        wanted_ms = self.options.session_timeout_ms
+        if client.granted_ms < wanted_ms:
+            raise unavailable(
+                self.alias, "refused",
+                f"the server keeps a silent session for {client.granted_ms / 1000:g} s, and the "
+                f"option session_timeout asks for {wanted_ms / 1000:g} s: lower it, or raise "
+                "the server's maxSessionTimeout",
+            )  # fmt: skip
 
     def enter(self, token: str, spec: LockSpec, description: str) -> Node:
         """Note an attempt that is about to be made."""

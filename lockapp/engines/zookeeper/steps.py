@@ -86,9 +86,13 @@ class Steps(ABC):
             try:
                 reply = await self._acquire(node, again=again, queue=queue)
             except EngineUnavailable as error:
-                if node.path is not None and not error.sent:
+                if error.sent:
+                    node.doubtful = True
+                elif node.path is not None:
                     # Not this request, but an earlier one of the token has taken effect.
                     error.fields["reason"] = "reset"
+                elif not node.doubtful:
+                    tokens.leave(node)
                 raise
             if reply is not None:
                 return reply
@@ -127,7 +131,9 @@ class Steps(ABC):
             "max_hold_ms": node.spec.max_hold_ms,
         }
         stem = order.stem(node.token, node.spec.limit, node.spec.weight)
-        contend = Request.contend(f"{lock}/{stem}", to_data(about), partial(self._made, node))
+        contend = Request.contend(
+            f"{lock}/{stem}", to_data(about), self.session.must_last, partial(self._made, node)
+        )
         for _ in range(ATTEMPTS):
             # Who is the first below a lock that is new need not look who is ahead.
             known = lock in parents

@@ -15,7 +15,8 @@ class Node:
     """One attempt: a node in a queue, or one that is about to be made."""
 
     __slots__ = (
-        "at_max_hold", "deadline", "description", "ended", "fence", "granted_at", "granted_ms",
+        "at_max_hold", "deadline", "description", "doubtful", "ended",
+        "fence", "granted_at", "granted_ms",
         "look_at", "overdue", "path", "queued_ms", "spec", "token", "waited", "watched",
     )  # fmt: skip
 
@@ -29,6 +30,7 @@ class Node:
         self.look_at = 0.0  # when the session's thread looks whether it is time
         self.queued_ms = 0
         self.waited = False
+        self.doubtful = False  # whether a request to make it got no answer
         self.granted_ms = 0  # 0: waits
         self.granted_at = 0.0
         self.overdue = False
