@@ -195,8 +195,7 @@ class Verification:
         key, part = (alias, record.shard, process), self.part
         if part.alias not in ("", alias) or key in self._over:
             return
-        gap = record.kind == GAP
-        if not gap and part.family not in ("", family_of(record.name)):
+        if part.family and record.kind != GAP and family_of(record.name) != part.family:
             return
         history = self._histories.get(key)
         if history is None:

@@ -18,8 +18,8 @@ from lockapp.engines.redis.scripts import build
 from tests.bench.task import Bench
 from tests.servers import RedisServer
 
-TASKS = 200
-BY_THE_CLOCK = TASKS // 10
+TASKS = 100
+BY_THE_CLOCK = 20
 """Commands that do not come with a task: the watchdog's, those of a new connection."""
 END = "record-ends"
 

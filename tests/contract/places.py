@@ -265,4 +265,5 @@ def assert_no_litter(place: Place) -> None:
     """Wait until nothing of the test's locks is left; undoing and tombstones take a moment."""
     with contextlib.suppress(AssertionError):  # a breaker may be open for five seconds more
         wait_until(lambda: not place.litter(), limit_s=7, every_s=0.02)
-    assert place.litter() == [], f"left behind under {place.prefix}"
+    left = place.litter()
+    assert not left, f"left behind: {left}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -47,6 +48,16 @@ def line(process: subprocess.Popen[str]) -> str:
     finally:
         watcher.cancel()
         watcher.join()
+
+
+def freeze(process: subprocess.Popen[Any]) -> None:
+    """Stop a process (SIGSTOP) and wait until it stands still, with all its threads.
+
+    Until the thread that gets the signal has been given time, the others go on.
+    """
+    process.send_signal(signal.SIGSTOP)
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), "it has ended"
 
 
 def in_forked_child(work: Callable[[], Any]) -> Any:

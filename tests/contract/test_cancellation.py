@@ -43,6 +43,9 @@ async def cancelled(task: asyncio.Task[Any]) -> bool:
 
 
 async def free_soon(place: Place) -> None:
+    """Wait until what was cancelled is undone: before, its request may not even have arrived."""
+    ports = place.engine.ports
+    await await_until(lambda: not any(port.watchdog._undo for port in ports), what="the undoing")
     await await_until(lambda: place.engine.show("order:1") is None, what="the lock to be free")
 
 

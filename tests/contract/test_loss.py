@@ -17,7 +17,7 @@ from lockapp.exceptions import LeaseLost
 from lockapp.lease import Lease
 from tests.contract.fronts import People
 from tests.contract.places import Place, RedisPlace
-from tests.contract.processes import actor, line
+from tests.contract.processes import actor, freeze, line
 from tests.proxy import TcpProxy
 from tests.timing import pause, scaled, stopwatch, wait_until
 
@@ -68,7 +68,7 @@ def test_a_frozen_process_knows_its_loss_when_it_wakes(redis_place: RedisPlace) 
     """SIGSTOP for longer than the ttl; the first thing it does is to read `lost`."""
     with actor(redis_place, "hold", "0.5") as holder:
         assert line(holder).startswith("held")
-        os.kill(holder.pid, signal.SIGSTOP)
+        freeze(holder)
         try:
             taken = redis_place.lock().acquire(wait=5)
             assert holder.stdin is not None

@@ -13,7 +13,7 @@ from lockapp.exceptions import WaitTimeout
 from lockapp.lease import Lease
 from tests.contract.fronts import Contender, People, done
 from tests.contract.places import MemoryPlace, Place, RedisPlace
-from tests.contract.processes import actor, line
+from tests.contract.processes import actor, freeze, line
 from tests.timing import pause, scaled, stopwatch, wait_until
 
 
@@ -253,7 +253,7 @@ def test_a_frozen_waiter_does_not_take_a_stale_grant_for_its_own(
     with actor(place, "wait", "1", name="order:") as frozen:
         assert line(frozen) == "waiting"
         wait_until(lambda: shown(place, "order:0").waiter_count == 1)
-        os.kill(frozen.pid, signal.SIGSTOP)
+        freeze(frozen)
         ann.release(lease)
         taken = bob.acquire(place.lock("order:0", wait=10))
         os.kill(frozen.pid, signal.SIGCONT)

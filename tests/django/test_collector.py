@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.core.management.base import BaseCommand
 from django.db import DatabaseError, DataError, connection, transaction
 from django.utils import timezone
 
@@ -23,6 +24,7 @@ from lockapp.engines.memory import MemoryEngine
 from lockapp.engines.redis import RedisEngine
 from lockapp.exceptions import EngineUnavailable, LeaseLost
 from lockapp.lock import Lock
+from lockapp.management.subcommands.collecting import Collect
 from lockapp.models import EventCursor, LockEvent
 from lockapp.naming import lock_name
 from lockapp.primitives import RWLock, Semaphore
@@ -272,6 +274,17 @@ def test_lag_tells_how_long_an_event_waited(engine: RedisEngine) -> None:
     started = timezone.now()
     wait_until(lambda: timezone.now() - started > timedelta(milliseconds=60))
     assert 50 <= collect(engine).lag_ms < scaled(30_000)
+
+
+def test_a_lag_is_told_when_it_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the command; a collector that keeps up has nothing to say."""
+    told = Collect(BaseCommand())
+    told._tell({"default": Collected(stored=3, lag_ms=900)})
+    told._tell({"default": Collected(stored=3, lag_ms=125_000)})
+    assert capsys.readouterr().out.splitlines() == [
+        "default: 3 events stored",
+        "default: 3 events stored, the oldest 2 min 5 s after it happened",
+    ]
 
 
 # ------------------------------------------------------------------ the stream

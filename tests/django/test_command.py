@@ -31,6 +31,7 @@ from lockapp.management.subcommands.base import until_told
 from lockapp.management.subcommands.doctoring import LEVELS
 from lockapp.models import LockEvent
 from lockapp.naming import lock_name
+from tests.contract.processes import freeze
 from tests.django.children import child_environment
 from tests.servers import RedisServer
 from tests.timing import scaled, wait_until
@@ -269,7 +270,7 @@ def silent_holder(url: str, prefix: str) -> Iterator[int]:
     try:
         assert child.stdout is not None
         said = child.stdout.readline()
-        child.send_signal(signal.SIGSTOP)
+        freeze(child)
         yield int(re.findall(r"\d{10,}", said)[0])
     finally:
         child.kill()

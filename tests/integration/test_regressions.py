@@ -25,6 +25,7 @@ from lockapp.engines.redis.engine import RedisEngine
 from lockapp.exceptions import EngineUnavailable
 from lockapp.lease import Lease
 from lockapp.lock import Lock
+from tests.contract.processes import freeze
 from tests.proxy import Fault, TcpProxy
 from tests.servers import RedisServer
 from tests.timing import scaled, stopwatch, wait_until
@@ -108,7 +109,7 @@ def test_a_waiter_frozen_across_its_claim_does_not_believe_its_grant(
     wait_until(lambda: waiters(engine) == 1, what="the waiter to queue")
     # The point is that it sleeps through its claim.
     wait_until(lambda: redis_server.blocked("blpop") == 1, what="the waiter to block")
-    frozen.send_signal(signal.SIGSTOP)
+    freeze(frozen)
     held.release()
     with Lock(engine, NAME, wait=10) as lease:
         assert lease.waited > engine.options.claim_window_ms / 1000 - 0.5

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.contract.processes import freeze
 from tests.servers import RedisServer
 from tests.timing import scaled, wait_until
 
@@ -149,7 +150,7 @@ def test_a_frozen_leader_does_not_overwrite_a_newer_result(callers: Callers) -> 
     frozen = callers.start(1, seconds=0.5, lock_ttl=1)
     callers.go(frozen)
     wait_until(lambda: callers.runs, what="the first to compute", limit_s=20)
-    frozen.send_signal(signal.SIGSTOP)
+    freeze(frozen)
     other = callers.start(3, seconds=0.1, lock_ttl=1)
     callers.go(other)
     answers = callers.answers(other)

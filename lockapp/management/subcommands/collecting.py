@@ -8,10 +8,13 @@ from django.core.management.base import CommandParser
 from django.db import close_old_connections
 
 from lockapp.audit.collector import Collected, collect_all
+from lockapp.dashboard.snapshot import duration
 from lockapp.engines.base import Engine
 from lockapp.handler import locks
 from lockapp.management.subcommands.base import Subcommand, engine_of, seconds, until_told
 
+LATE_MS = 10_000
+"""A collector that keeps up is quicker than that."""
 LONGEST_PAUSE_S = 30.0
 """Between two rounds of ``collect --follow`` while something fails."""
 
@@ -66,6 +69,8 @@ class Collect(Subcommand):
     def _tell(self, done: dict[str, Collected]) -> None:
         for alias, each in done.items():
             text = f"{alias}: {each.stored} events stored"
+            if each.lag_ms >= LATE_MS:
+                text += f", the oldest {duration(each.lag_ms / 1000)} after it happened"
             if each.known:
                 text += f", {each.known} known already"
             if each.reclaimed:
