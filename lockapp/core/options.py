@@ -22,6 +22,10 @@ Release = Literal["after_transaction", "now"]
 PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 
 
+class UnfitOptions(ValueError):
+    """Options that make sense, but not together, or not for this engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """The options of one engine; what users may set stands in the comments (``OPTIONS`` key)."""

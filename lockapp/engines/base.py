@@ -67,6 +67,10 @@ class Engine(ABC):
     events_in_process: ClassVar[bool] = False  # its events wait in this process to be stored
     supports_flights: ClassVar[bool] = True  # one computes and all others are told at once
     leases_outlive_process: ClassVar[bool] = True  # who has the token may end it elsewhere
+    location_form: ClassVar[str] = (
+        "redis://user:password@host:6379/0, rediss://… or unix:///path?db=0"
+    )
+    """What a LOCATION looks like, for an error message."""
 
     now = staticmethod(boot_clock)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from lockapp.core.options import EngineOptions
+from lockapp.core.options import EngineOptions, UnfitOptions
 from lockapp.core.ports import EnginePort
 from lockapp.core.values import LockSpec
 from lockapp.engines.base import Engine
@@ -26,9 +26,11 @@ leader has not yet: by default a server that is cut off notices it within 10 s (
 class ZooKeeperEngine(Engine):
     """Locks on one ZooKeeper ensemble (3.5 and later)."""
 
+    supports_events: ClassVar[bool] = False
     supports_flights: ClassVar[bool] = False
     leases_outlive_process: ClassVar[bool] = False
     events_in_process: ClassVar[bool] = True
+    location_form: ClassVar[str] = "zk://user:password@host:2181,host:2181/chroot"
 
     def __init__(self, alias: str, location: str, options: EngineOptions) -> None:
         """See Engine.
@@ -40,6 +42,8 @@ class ZooKeeperEngine(Engine):
         Raises:
             ValueError: not such an address, or a ttl that a session can't keep.
         """
+        if not isinstance(location, str):
+            raise ValueError("a cache does not say where a ZooKeeper is")
         self.address = Address.from_url(location)
         self.longest_ttl_ms = int(options.session_timeout_ms * SESSIONS_SHARE)
         super().__init__(alias, location, options)
@@ -53,7 +57,7 @@ class ZooKeeperEngine(Engine):
     def vet(self, spec: LockSpec) -> None:
         """See Engine. A lease has to end before the session of a silent process can."""
         if spec.ttl_ms > self.longest_ttl_ms:
-            raise ValueError(
+            raise UnfitOptions(
                 f"ttl is {spec.ttl_ms / 1000:g} s, and lock engine {self.alias!r} keeps a lease "
                 f"for {self.longest_ttl_ms / 1000:g} s at most: three quarters of its option "
                 "session_timeout; shorten ttl (leases are renewed), or raise session_timeout "
