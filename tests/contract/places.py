@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -33,6 +34,8 @@ class Place(ABC):
     """One lock server as one test sees it."""
 
     kind: ClassVar[str]
+    shows_deadlines: ClassVar[bool] = True
+    """Whether who looks sees until when a lease lasts; else its full ttl."""
     pace: ClassVar[float] = 1.0
     """Times a ttl so short that a slow answer could use it up."""
 
@@ -202,6 +205,7 @@ class ZooKeeperPlace(Place):
     """A prefix on a real server, of which a session lasts longer than any test."""
 
     kind = "zookeeper"
+    shows_deadlines = False
     pace = 3.0  # an answer passes more threads and a log
 
     def __init__(self, server: ZooKeeperServer, prefix: str, url: str = "") -> None:
@@ -224,9 +228,13 @@ class ZooKeeperPlace(Place):
     def raw(self, name: str) -> object:
         lock = Paths(self.prefix).lock(name)
         with contextlib.suppress(NoNodeError):
-            return {
-                node: self.client.get(f"{lock}/{node}") for node in self.client.get_children(lock)
-            }
+            found = {}
+            for node in self.client.get_children(lock):
+                data, stat = self.client.get(f"{lock}/{node}")
+                about = json.loads(data)
+                about.pop("granted_ms", None)  # noted by the holder a moment after its grant
+                found[node] = about, stat.czxid
+            return found
         return None
 
     def litter(self) -> list[str]:

@@ -179,8 +179,8 @@ class Session:
             times.append(self._due[0][0])
         if self._unsent:
             times.append(self._unsent[0][0])
-        if self._hurried:
-            times.append(now if self._idle else now + 0.02)
+        if self._hurried and not (self.tokens.nodes or self._later):
+            times.append(now if self._idle else now + 0.02)  # until the last answer is there
         return max(min(times) - now, 0.0)
 
     @property
