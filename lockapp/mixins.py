@@ -63,7 +63,8 @@ class LockedViewMixin(Base):
 
         Returns the family and the values that follow it; text is taken as it is, never as a
         template. May be a coroutine function on an async view. ``self.request``, ``self.args`` and
-        ``self.kwargs`` are there; an empty value is a bad request (400).
+        ``self.kwargs`` are there; an empty value is a bad request (400), and a text in place of
+        the tuple a TypeError.
         """
         return self.lock_key
 
@@ -77,7 +78,7 @@ class LockedViewMixin(Base):
         if cls._has_own_key():
             view_lock(_MethodKey(cls.get_lock_key), **cls.lock_options)
         elif cls.lock_key:
-            cls._lock = staticmethod(view_lock(*cls.lock_key, **cls.lock_options))
+            cls._lock = staticmethod(view_lock(*_several(cls.lock_key), **cls.lock_options))
 
     @classonlymethod
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:  # noqa: N805 - as Django's own
@@ -127,9 +128,16 @@ class _MethodKey(Key):
 
     def name(self, call: Call) -> str:
         """See Key."""
-        return self._joined(list(self.callables[0]()))
+        return self._joined(_several(self.callables[0]()))
 
     async def aname(self, call: Call) -> str:
         """See Key."""
         parts = self.callables[0]()
-        return self._joined(list(await parts if inspect.isawaitable(parts) else parts))
+        return self._joined(_several(await parts if inspect.isawaitable(parts) else parts))
+
+
+def _several(parts: Any) -> list[Any]:
+    """Return the parts of a key as a list; a text would be taken apart into its letters."""
+    if isinstance(parts, str):
+        raise TypeError(f"a lock's key has several parts: {parts!r} stands without its comma")
+    return list(parts)

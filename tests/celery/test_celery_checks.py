@@ -21,6 +21,9 @@ from lockapp.celery.checks import HINTS
 from lockapp.checks import TAG
 from tests.timing import scaled
 
+# Celery has Django check the models before it loads tasks, which from 6.1 on asks the database.
+pytestmark = pytest.mark.django_db
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "checks.md"
 SHARED_CACHE = {

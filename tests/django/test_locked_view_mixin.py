@@ -186,6 +186,19 @@ def test_mistakes_are_found_where_the_class_is_written() -> None:
         })  # fmt: skip
 
 
+def test_a_text_is_not_taken_apart_into_letters() -> None:
+    """A key of one part without its comma: it would be a lock of another name."""
+
+    class Part(LockedViewMixin, Showing):
+        def get_lock_key(self) -> Any:
+            return "cart"
+
+    with pytest.raises(TypeError, match="'cart' stands without its comma"):
+        Part.as_view()(factory.get("/"))
+    with pytest.raises(TypeError, match="'order' stands without its comma"):
+        type("Bad", (LockedViewMixin, View), {"lock_key": "order"})
+
+
 def test_a_class_that_says_nothing_to_lock_is_refused_with_its_url() -> None:
     """It would look protected; as a base of others it may stand."""
 

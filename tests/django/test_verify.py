@@ -272,7 +272,7 @@ def test_since_takes_how_long_ago_and_dates() -> None:
     plant(rows_of(GOOD))
     assert verify("--stored", "--since", "1s")["events"] == {}
     assert sum(verify("--stored", "--since", "2026-11-30")["events"].values()) == len(GOOD)
-    for wrong in ("yesterday", "2026-13-01", "5"):
+    for wrong in ("yesterday", "2026-13-01", "5", "999999999d"):
         with pytest.raises(CommandError, match="neither ISO 8601"):
             verify("--stored", "--since", wrong)
 

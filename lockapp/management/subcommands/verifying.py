@@ -126,13 +126,13 @@ class Progress:
 
 def moment(text: str) -> datetime:
     """Read a moment from the command line: a date or time in the current zone, or how long ago."""
-    if ago := _AGO.fullmatch(text):
-        return timezone.now() - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:
+        if ago := _AGO.fullmatch(text):
+            return timezone.now() - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         when = parse_datetime(text)
         if when is None and (day := parse_date(text)):
             when = datetime(day.year, day.month, day.day)
-    except ValueError:
+    except (ValueError, OverflowError):  # before there were years
         when = None
     if when is None:
         raise ArgumentTypeError(f"{text!r} is neither ISO 8601 nor such as 90min, 24h, 7d")
