@@ -206,7 +206,7 @@ class ZooKeeperPlace(Place):
 
     kind = "zookeeper"
     shows_deadlines = False
-    pace = 3.0  # an answer passes more threads and a log
+    pace = 2.0  # an answer passes more threads and a log
 
     def __init__(self, server: ZooKeeperServer, prefix: str, url: str = "") -> None:
         self.server = server

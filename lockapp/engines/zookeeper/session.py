@@ -30,15 +30,12 @@ import heapq
 import logging
 import queue
 import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from kazoo.exceptions import BadVersionError, NodeExistsError
-from kazoo.protocol.states import EventType, KazooState
+from kazoo.protocol.states import KazooState
 
 from lockapp.core.options import EngineOptions
 from lockapp.core.values import LockSpec
@@ -47,25 +44,25 @@ from lockapp.engines.zookeeper.address import Address
 from lockapp.engines.zookeeper.client import make_client
 from lockapp.engines.zookeeper.errors import translated, unavailable
 from lockapp.engines.zookeeper.events import SharedLog
-from lockapp.engines.zookeeper.names import Paths, from_data, to_data
+from lockapp.engines.zookeeper.names import Paths
 from lockapp.engines.zookeeper.requests import Batch, Request
 from lockapp.engines.zookeeper.tokens import Node, Tokens
+from lockapp.engines.zookeeper.watching import Watching
 from lockapp.exceptions import EngineUnavailable
 
 logger = logging.getLogger("lockapp")
 
 LINGER_S = 5.0
 """How long a session without nodes and requests waits for more before it is closed."""
-TOLD_NAMES = 20
-"""How many of the last names an operator's notice repeats, for who missed one."""
 
 
-class Session:
+class Session(Watching):
     """A session that is there when it is asked for something. Any thread may use any method."""
 
     def __init__(
         self, address: Address, options: EngineOptions, alias: str, log: SharedLog
     ) -> None:
+        super().__init__()
         self.address = address
         self.options = options
         self.alias = alias
@@ -74,7 +71,6 @@ class Session:
         self.clock_us = steady_clock_us()
         self.tokens = Tokens()
         self.parents: set[str] = set()  # locks whose own node was there when last seen
-        self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()  # watchdogs to be told
         self.suspended = False
         self.client: Any = None
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -86,8 +82,6 @@ class Session:
         self._later = 0  # how many deferred calls must be made before the session may close
         self._pending = 0  # requests that have no answer yet
         self._counting = threading.Lock()
-        self._watches: dict[str, set[Callable[[], None]]] = {}
-        self._told = -1  # version of the notices that has been seen; -1: not watched
         self._down_since: float | None = None
         self._idle_since: float | None = None
         self._hurried = False
@@ -119,24 +113,11 @@ class Session:
         """Send requests; their answers come to the batch."""
         self.call(lambda: self._send(batch))
 
-    def watch(self, paths: Sequence[str], ring: Callable[[], None]) -> None:
-        """Have ``ring`` called once, soon after one of these nodes has gone or changed."""
-        self.call(lambda: self._watch(paths, ring))
-
-    def unwatch(self, paths: Sequence[str], ring: Callable[[], None]) -> None:
-        """Have it called no more."""
-        for path in paths:
-            self._watches.get(path, set()).discard(ring)
-
     def rest(self) -> None:
         """Close the session as soon as nothing needs it, without lingering."""
         self._hurried = True
         if self._thread is not None:
             self.call(lambda: None)
-
-    def tell(self, name: str) -> None:
-        """Tell the holders of ``name``, in every process, that something happened to it."""
-        self.call(lambda: self._tell(name))
 
     def end_at(self, at: float, path: str) -> None:
         """Delete a node at ``at`` (own clock), whosever it is."""
@@ -209,7 +190,7 @@ class Session:
         client, self.client = self.client, None
         self._hurried = False
         self._idle_since = self._down_since = None
-        self._told = -1
+        self._stop_watching()
         self._due.clear()
         if client is not None:
             client.remove_listener(client.lockapp_listener)
@@ -311,102 +292,8 @@ class Session:
             for node in self.tokens.held():  # what was told meanwhile was missed
                 self._notice(node.spec.name)
 
-    def _notice(self, name: str) -> None:
-        for watchdog in list(self.listeners):
-            watchdog.notice(name)
-
     def _disconnected(self) -> None:
-        self._told = -1
-        for path in list(self._watches):
-            self._ring(path)
-
-    # -------------------------------------------------------------- watches
-
-    def _watch(self, paths: Sequence[str], ring: Callable[[], None]) -> None:
-        if self.client is None or not self.client.connected:
-            ring()
-            return
-        for path in paths:
-            rings = self._watches.get(path)
-            if rings is None:
-                rings = self._watches[path] = set()
-                look = Request.get(path, partial(self._gone, path))
-                self._ask([look], partial(self._looked, path))
-            rings.add(ring)
-            if self._watches.get(path) is not rings:  # it has just gone
-                ring()
-
-    def _looked(self, path: str, batch: Batch) -> None:
-        if batch.errors[0] is not None:
-            self._ring(path)
-
-    def _gone(self, path: str, _: object) -> None:
-        self._ring(path)
-
-    def _ring(self, path: str) -> None:
-        for ring in list(self._watches.pop(path, ())):
-            ring()
-
-    @property
-    def listening(self) -> bool:
-        """Whether notices of other processes arrive."""
-        return self._told >= 0
-
-    def listen(self, watchdog: Any) -> None:
-        """Tell ``watchdog`` from now on what operators do to locks."""
-        self.listeners.add(watchdog)
-        self.call(self._listen)
-
-    def _listen(self) -> None:
-        """Look at the notices and watch them, if that is not being done."""
-        if self._told == -1 and self.client is not None and self.client.connected:
-            self._told = -2
-            self._look()
-
-    def _look(self) -> None:
-        def changed(event: Any) -> None:
-            if event.type != EventType.NONE:  # that is the connection's end
-                self.call(self._look)
-
-        self._ask([Request.get(self.paths.notices, changed)], self._heard)
-
-    def _heard(self, batch: Batch) -> None:
-        if batch.errors[0] is not None:
-            self.call(self._forget_notices)
-            return
-        data, stat = batch.values[0]
-        missed = stat.version - self._told if self._told >= 0 else 0
-        self._told = stat.version
-        names = from_data(data).get("names", [])
-        if missed > TOLD_NAMES:
-            names = [node.spec.name for node in self.tokens.held()]
-        for name in names[-missed:] if missed else ():
-            self._notice(name)
-
-    def _forget_notices(self) -> None:
-        self._told = -1
-        if self.listeners and self.client is not None and self.client.connected:
-            # Nobody has made the place yet.
-            made = [Request.create(path) for path in self.paths.lasting]
-            self._ask(made, self._made_place)
-
-    def _made_place(self, batch: Batch) -> None:
-        if isinstance(batch.errors[-1], NodeExistsError | None):
-            self.call(self._listen)
-
-    def _tell(self, name: str) -> None:
-        def write(batch: Batch) -> None:
-            if batch.errors[0] is None:
-                data, stat = batch.values[0]
-                names = [*from_data(data).get("names", []), name][-TOLD_NAMES:]
-                told = Request.set(self.paths.notices, to_data({"names": names}), stat.version)
-                self._ask([told], again)
-
-        def again(batch: Batch) -> None:
-            if isinstance(batch.errors[0], BadVersionError):
-                self.tell(name)
-
-        self._ask([Request.get(self.paths.notices)], write)
+        self._stop_watching()
 
     def _ask(self, requests: list[Request], then: Callable[[Batch], object]) -> None:
         """Send requests of the session's own."""
