@@ -26,6 +26,7 @@ from django.db.models import Max, Min
 from django.utils import timezone
 
 from lockapp.audit import event
+from lockapp.audit.collector import cursor_key
 from lockapp.audit.event import GAP, Gap, Place
 from lockapp.audit.history import ENDS, Fault, Grant, History
 from lockapp.core.values import EventRecord
@@ -98,11 +99,11 @@ class Verification:
             django.db.DatabaseError: could not read.
         """
         # Read first: what the rows have beyond it is recognised in the stream.
-        cursors = {(it.alias, it.shard): it for it in self._rows_of(EventCursor)}
+        cursors = {it.key: it for it in self._rows_of(EventCursor)}
         yield from self._stored()
         for engine in self.engines:
             for shard in range(engine.shards):
-                cursor = cursors.get((engine.alias, shard))
+                cursor = cursors.get(cursor_key(engine, shard))
                 yield from self._still_in_stream(engine, shard, cursor)
         for engine in self.engines:
             yield from self._unended(engine)

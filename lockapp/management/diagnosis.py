@@ -19,6 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, router
 
 from lockapp.audit import event
+from lockapp.audit.collector import cursor_key
 from lockapp.checks import HINTS, TAG
 from lockapp.dashboard.snapshot import duration
 from lockapp.engines.base import Engine
@@ -193,13 +194,13 @@ def _try_a_lock(engine: Engine) -> Iterator[Finding]:
 def _of_audit(engine: Engine) -> Iterator[Finding]:
     try:
         stored = EventCursor.objects.using(router.db_for_write(EventCursor))
-        cursors = {each.shard: each for each in stored.filter(alias=engine.alias)}
+        cursors = stored.in_bulk([cursor_key(engine, shard) for shard in range(engine.shards)])
     except DatabaseError as error:
         yield _finding(engine, "audit", str(error))
         return
     try:
         for shard in range(engine.shards):
-            yield from _of_stream(engine, shard, cursors.get(shard))
+            yield from _of_stream(engine, shard, cursors.get(cursor_key(engine, shard)))
     except EngineError:
         return  # refused, which is told
 

@@ -477,6 +477,19 @@ def test_what_a_collector_stores_meanwhile_is_seen_once(
     assert verification.seen.total() >= 32
 
 
+@pytest.mark.parametrize("key", ["0" * 32, "f" * 32])
+def test_how_far_a_process_stored_its_own_is_not_how_far_the_stream_is(
+    redis_locks: Any, key: str
+) -> None:
+    """The alias had an engine without a stream before; what its processes left is there still."""
+    engine = redis_locks["default"]
+    EventCursor.objects.create(key=key, alias="default", server="web1:71", stream_id="9-0")
+    for _ in range(2):
+        Lock(engine, "order:1", wait=0).acquire().release()
+        assert verify()["faults"] == []
+        collect(engine)
+
+
 def test_a_server_that_lost_its_data_is_a_gap(settings: Any, fresh_redis: RedisServer) -> None:
     """Unread events come from another server; what was open there is held against nobody."""
     settings.LOCKAPP = {"default": {"LOCATION": fresh_redis.url}}
