@@ -168,17 +168,7 @@ def check_deployed(app_configs: Apps = None, **kwargs: Any) -> Messages:
 
 def same_database(one: Address, other: Address) -> bool:
     """Whether two addresses are one database of one server, as far as the text tells."""
-    return _place(one) == _place(other)
-
-
-def _place(address: Address) -> tuple[object, ...]:
-    known = address.settings
-    database = int(known.get("db") or 0)
-    if known.get("path"):
-        return known["path"], database
-    host = str(known.get("host") or "localhost").lower().rstrip(".")
-    loopback = host in ("localhost", "::1") or host.startswith("127.")
-    return "localhost" if loopback else host, int(known.get("port") or 6379), database
+    return one.place == other.place
 
 
 def _judge_numbers(config: conf.EngineConfig) -> Iterator[checks.CheckMessage]:

@@ -104,6 +104,16 @@ class EngineConfig:
                 f"LOCKAPP[{self.alias!r}] says nowhere to keep locks: give it a LOCATION, such as "
                 '"redis://127.0.0.1:6379/0", or the CACHE alias of a django-redis cache'
             )
+        if self.options.min_replicas_acked and not cls.supports_replica_acks:
+            raise ImproperlyConfigured(
+                f"LOCKAPP[{self.alias!r}]['OPTIONS']: {cls.__name__} has no replicas, so that none "
+                "can acknowledge a lease (min_replicas_acked)"
+            )
+        if "cluster" in self.location.partition("://")[0]:
+            raise ImproperlyConfigured(
+                f"LOCKAPP[{self.alias!r}]['LOCATION']: a Redis Cluster can't keep locks yet; use "
+                "one server, or servers that Sentinels watch over (redis+sentinel://…)"
+            )
         location = cache_address(self.cache, self.alias) if self.cache else self.location
         try:
             return cls(self.alias, location, self.options)
@@ -213,11 +223,11 @@ def cache_address(cache: str, alias: str) -> Address:
         alias: the engine that asks, for the message.
 
     Raises:
-        ImproperlyConfigured: no such cache, or not one on a single Redis server.
+        ImproperlyConfigured: no such cache, or not one whose servers can keep locks.
     """
     from django.core.cache import caches
 
-    from lockapp.engines.redis.address import Address
+    from lockapp.engines.redis.sentinel import address_of_pool
 
     here = f"LOCKAPP[{alias!r}]['CACHE']"
     if cache not in caches.settings:
@@ -247,11 +257,11 @@ def cache_address(cache: str, alias: str) -> Address:
         factory = get_connection_factory(options=options)
         # The first one is the primary; the others are its replicas.
         pool: Any = factory.get_connection_pool(factory.make_connection_params(next(iter(urls))))
-        return Address.from_pool(pool)
+        return address_of_pool(pool)
     except (ValueError, TypeError, StopIteration) as error:
         raise ImproperlyConfigured(
             f"{here}: the cache {cache!r} has no address that a lock engine can use; it should be "
-            "one redis://, rediss:// or unix:// server"
+            "one redis://, rediss:// or unix:// server, or a service of Sentinels"
             # What a pool says about an unusable class is clear and has no secrets in it.
             + (f" ({error})" if "lock engine" in str(error) else "")
         ) from None

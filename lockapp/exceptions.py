@@ -155,14 +155,15 @@ class EngineUnavailable(EngineError):
     * ``"open"``: not asked, since it has not answered for a while (the circuit breaker is open);
     * ``"reset"``: the connection broke after the request may have been sent;
     * ``"timeout"``: no reply within the command timeout;
+    * ``"unacked"``: granted, but too few replicas have it (``min_replicas_acked``); it is undone;
     * ``"transient"``: the server says that it can't serve just now (loading, failing over);
     * ``"refused"``: the server refuses (out of memory, disk errors, no permission).
     """
 
     @property
     def sent(self) -> bool:
-        """Whether the request may have taken effect although no answer came."""
-        return self.fields.get("reason") in ("reset", "timeout")
+        """Whether the request may have taken effect, on one server, although this was raised."""
+        return self.fields.get("reason") in ("reset", "timeout", "unacked")
 
 
 class EngineMisconfigured(EngineError):

@@ -183,6 +183,9 @@ class Watchdog(ABC, Generic[N]):
         A server may take the connection and refuse the channel, so that the attempts are spaced
         whether they fail at once or later.
         """
+        if self.notices is not None and self.notices.stale:
+            await self._stop_hearing()
+            self._deaf = True
         if self.notices is None and self.port.now() >= self._listen_at:
             self._listen_at = self.port.now() + LISTEN_AGAIN_S
             try:

@@ -203,11 +203,16 @@ class RedisServer:
     ) -> None:
         self.stop()
 
-    def _launch(self) -> None:
+    def _command(self) -> list[str]:
+        """How the process is started."""
         command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--unixsocket", f"{self.directory}/socket", "--dir", str(self.directory)]
         command += ["--save", "", "--appendonly", "no", "--daemonize", "no"]
         command += ["--logfile", f"{self.directory}/log", *self.arguments]
+        return command
+
+    def _launch(self) -> None:
+        command = self._command()
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -37,13 +37,15 @@ JITTER = 0.2
 class Breaker:
     """The state of one server as one process sees it."""
 
-    def __init__(self, attempt_s: float) -> None:
+    def __init__(self, attempt_s: float, longest_s: float = LONGEST_COOL_DOWN_S) -> None:
         """Start closed.
 
         Args:
             attempt_s: how long an attempt to connect can take.
+            longest_s: the longest cool-down.
         """
         self._attempt_s = attempt_s
+        self._longest_s = longest_s
         self._failures = 0
         self._first_failure = self._last_failure = float("-inf")
         self._cool_down_s = 0.0
@@ -72,7 +74,7 @@ class Breaker:
         """
         if self.is_open:
             if self._probing or now >= self._probe_at:
-                self._cool(now, min(self._cool_down_s * 2, LONGEST_COOL_DOWN_S), chance)
+                self._cool(now, min(self._cool_down_s * 2, self._longest_s), chance)
             return False
         if now - took_s < self._last_failure:
             return False
@@ -85,7 +87,7 @@ class Breaker:
         if self._failures < FAILURES:
             return False
         self.is_open = True
-        self._cool(now, FIRST_COOL_DOWN_S, chance)
+        self._cool(now, min(FIRST_COOL_DOWN_S, self._longest_s), chance)
         return True
 
     def worked(self, now: float) -> float | None:

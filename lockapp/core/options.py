@@ -50,6 +50,7 @@ class EngineOptions:
     event_cap: int = 100_000  # "event_cap": entries kept in the event stream, about
     sweep_limit: int = 20  # "sweep_limit": expired holders reclaimed per renewal call
     renew_batch: int = 200  # "renew_batch": leases renewed in one call
+    min_replicas_acked: int = 0  # "min_replicas_acked": replicas that must have a lease
 
     @property
     def seen_ms(self) -> int:
@@ -81,7 +82,7 @@ class EngineOptions:
             elif name == "single_process":
                 values[name] = _flag(value, key)
             elif not name.endswith("_ms"):
-                values[name] = _count(value, key)
+                values[name] = _count(value, key, 0 if name == "min_replicas_acked" else 1)
             elif name == "max_hold_ms" and value is None:
                 values[name] = 0
             else:
@@ -128,7 +129,7 @@ def _flag(value: object, key: str) -> bool:
     return value
 
 
-def _count(value: object, key: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"option {key!r} must be a whole number of 1 or more, not {value!r}")
+def _count(value: object, key: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"option {key!r} must be a whole number of {least} or more, not {value!r}")
     return value

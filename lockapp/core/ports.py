@@ -49,6 +49,11 @@ EVERY_LOCK = ""
 class Notices(Protocol):
     """A process's notice channel. A notice is a hint; the next renewal is the truth."""
 
+    @property
+    def stale(self) -> bool:
+        """Whether it listens to a server that locks are known to have moved from."""
+        ...
+
     async def close(self) -> None:
         """Close the channel."""
         ...

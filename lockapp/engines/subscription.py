@@ -10,6 +10,8 @@ from typing import Any
 class Subscription:
     """A watchdog that is told directly, from now until it is closed."""
 
+    stale = False
+
     def __init__(self, listeners: weakref.WeakSet[Any], watchdog: Any) -> None:
         self._listeners = listeners
         self._watchdog = watchdog

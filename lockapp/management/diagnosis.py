@@ -49,6 +49,10 @@ CURES: dict[str, tuple[int, str, str]] = {
         ERROR, "The server is a node of a cluster; this engine speaks to one server only.",
         "Keep locks on a server that is not part of a cluster.",
     ),
+    "replicas": (
+        ERROR, "Fewer replicas are connected than every lease must reach: {}.",
+        "Mend them, or lower min_replicas_acked; until then no lock is granted.",
+    ),
     "permission": (
         ERROR, "The server's user may not: {}.",
         "ACL SETUSER user ~PREFIX:* &PREFIX:* +@all -@admin -@dangerous +info, with your prefix.",

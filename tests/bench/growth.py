@@ -54,10 +54,12 @@ class RecordingTransport(SyncTransport):
 
     sent: tuple[Script, tuple[Any, ...]]
 
-    async def script(self, script: Script, arguments: tuple[str, ...], first: Words = NONE) -> Any:
+    async def script(
+        self, script: Script, arguments: tuple[str, ...], first: Words = NONE, acks: int = 0
+    ) -> Any:
         """See SyncTransport."""
         self.sent = (script, (*first.words, *arguments))
-        return await super().script(script, arguments, first)
+        return await super().script(script, arguments, first, acks)
 
 
 class RecordingEngine(RedisEngine):
@@ -91,8 +93,7 @@ class Loader:
         Raises:
             RuntimeError: one of them was not granted.
         """
-        connection = self.engine.address.connect(self.engine.options)
-        connection.connect()
+        connection = self.engine.address.open(self.engine.options.connect_timeout_ms / 1000)
         try:
             while self.loaded < total:
                 batch = range(self.loaded, min(self.loaded + AT_ONCE, total))

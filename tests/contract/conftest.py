@@ -17,10 +17,12 @@ from tests.contract.places import (
     MemoryPlace,
     Place,
     RedisPlace,
+    SentinelPlace,
     ZooKeeperPlace,
     assert_no_litter,
 )
 from tests.proxy import TcpProxy
+from tests.sentinels import Watched
 from tests.servers import RedisServer
 from tests.timing import scaled
 
@@ -46,9 +48,32 @@ LACKS = {
 """What an engine does not offer, by the word of a test's mark `offers`."""
 
 
-@pytest.fixture(
-    params=["redis", "memory", pytest.param("zookeeper", marks=pytest.mark.needs("java"))]
+@pytest.fixture(scope="session")
+def watched() -> Iterator[Watched]:
+    """A master with a replica and a Sentinel that sees no failure."""
+    with Watched(replicas=1, sentinels=1, down_after_s=60) as service:
+        yield service
+
+
+WATCHED = frozenset(
+    f"test_{promise}"
+    for promise in ("exclusion", "tokens", "loss", "renewal", "waiting", "fencing")
 )
+"""What runs on a server behind a Sentinel each time; the rest of the contract is for the soak."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have each promise shown at every place that makes it."""
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "place" not in metafunc.fixturenames or "place" in given:
+        return
+    daily = metafunc.module.__name__.rpartition(".")[2] in WATCHED
+    watched = pytest.param("sentinel", marks=() if daily else pytest.mark.soak)
+    zookeeper = pytest.param("zookeeper", marks=pytest.mark.needs("java"))
+    metafunc.parametrize("place", ["redis", watched, "memory", zookeeper], indirect=True)
+
+
+@pytest.fixture
 def place(request: pytest.FixtureRequest, prefix: str) -> Iterator[Place]:
     """A lock server of every kind; at the end nothing may be left on it."""
     for mark in request.node.iter_markers("offers"):
@@ -59,6 +84,8 @@ def place(request: pytest.FixtureRequest, prefix: str) -> Iterator[Place]:
         made = RedisPlace(request.getfixturevalue("redis_server"), prefix)
     elif request.param == "zookeeper":
         made = ZooKeeperPlace(request.getfixturevalue("zookeeper_server"), prefix)
+    elif request.param == "sentinel":
+        made = SentinelPlace(request.getfixturevalue("watched"), prefix)
     else:
         made = MemoryPlace(prefix)
     yield from _used(request, made)

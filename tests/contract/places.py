@@ -18,6 +18,7 @@ from lockapp.engines.zookeeper.engine import ZooKeeperEngine
 from lockapp.engines.zookeeper.names import Paths
 from lockapp.exceptions import EngineUnavailable
 from lockapp.lock import Lock
+from tests.sentinels import Watched
 from tests.servers import RedisServer
 from tests.timing import wait_until
 from tests.zookeeper_servers import ZooKeeperServer
@@ -159,6 +160,18 @@ class RedisPlace(Place):
             # Not BRPOP and PING: those are of the suite's Celery workers, which share the server.
             if name.removeprefix("cmdstat_") in ("evalsha", "eval", "blpop")
         )
+
+
+class SentinelPlace(RedisPlace):
+    """A prefix on a server that a Sentinel watches over; a lease counts when its replica has it."""
+
+    kind = "sentinel"
+
+    def __init__(self, watched: Watched, prefix: str) -> None:
+        super().__init__(watched.servers[0], prefix, watched.url)
+
+    def another_engine(self, **options: Any) -> Engine:
+        return super().another_engine(**{"min_replicas_acked": 1, **options})
 
 
 class MemoryPlace(Place):

@@ -131,6 +131,16 @@ def test_the_memory_engine_needs_no_location(settings: Any) -> None:
         (given(LOCATION="127.0.0.1:6379"), "no address that RedisEngine can use"),
         (given(LOCATION="http://127.0.0.1"), "no address that RedisEngine can use"),
         (given(LOCATION=f"redis://:{SECRET}/{SECRET}@host:1/0"), "percent-encoded"),
+        (given(LOCATION="redis+sentinel://host:26379"), "no address that RedisEngine can use"),
+        (given(LOCATION=f"redis+sentinel://:{SECRET}@h:x/mymaster/0"), "can use; it should"),
+        (given(LOCATION="redis+cluster://host:7000/0"), "Redis Cluster can't keep locks"),
+        (
+            given(
+                ENGINE="lockapp.engines.memory.MemoryEngine", OPTIONS={"min_replicas_acked": 1}
+            ),
+            "MemoryEngine has no replicas",
+        ),
+        (given(LOCATION=URL, OPTIONS={"min_replicas_acked": -1}), "whole number of 0 or more"),
         (given(CACHE="nowhere"), "there is no cache 'nowhere' in CACHES; it has 'default'"),
         (given(CACHE="default"), "each process has its own"),
     ],
@@ -181,18 +191,6 @@ class FakeConnection(Connection):
             },
             "several servers",
         ),
-        (
-            {
-                "BACKEND": "django_redis.cache.RedisCache",
-                "LOCATION": "redis://service/0",
-                "OPTIONS": {
-                    "CLIENT_CLASS": "django_redis.client.SentinelClient",
-                    "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
-                    "SENTINELS": [("127.0.0.1", 1)],
-                },
-            },
-            "SentinelManagedConnection",
-        ),
     ],
 )  # fmt: skip
 def test_a_cache_that_has_no_lock_server_is_refused(settings: Any, cache: Any, said: str) -> None:
@@ -229,6 +227,35 @@ def test_address_credentials_and_tls_come_from_a_django_redis_cache(settings: An
     assert not {"socket_timeout", "max_connections"} & set(taken)
     assert SECRET not in repr(address)
     assert SECRET not in str(address)
+
+
+def test_sentinels_come_from_a_django_redis_cache(settings: Any) -> None:
+    """With the service, its servers' password and database, and the Sentinels' own password."""
+    settings.CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "locks": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": "redis://mymaster/4",
+            "OPTIONS": {
+                "CLIENT_CLASS": "django_redis.client.SentinelClient",
+                "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+                "SENTINELS": [("one.example", 26379), ("two.example", 26380)],
+                "SENTINEL_KWARGS": {"password": "watchword"},
+                "PASSWORD": SECRET,
+                "CONNECTION_POOL_KWARGS": {"ssl": True, "ssl_ca_certs": "/etc/ca.pem"},
+            },
+        },
+    }
+    settings.LOCKAPP = given(CACHE="locks")
+    engine = locks["default"]
+    assert isinstance(engine, RedisEngine)
+    address = engine.address
+    assert str(address) == "one.example:26379,two.example:26380/mymaster/4"
+    assert address.kind == "SSLConnection"
+    assert (address.settings["password"], address.settings["db"]) == (SECRET, 4)
+    assert "host" not in address.settings
+    assert [each.settings["password"] for each in address.sentinels] == ["watchword"] * 2
+    assert SECRET not in repr(address)
 
 
 def test_locks_work_beside_the_cache_whose_address_they_took(

@@ -188,6 +188,12 @@ def test_a_user_that_may_not_do_it_all(
     assert named.lower() in said["findings"][0]["text"].lower()
 
 
+def test_fewer_replicas_than_a_lease_must_reach(server: RedisServer, settings: Any) -> None:
+    options = {"min_replicas_acked": 1, "command_timeout": 0.3}
+    settings.LOCKAPP = {"default": {"LOCATION": server.url, "OPTIONS": options}}
+    assert found() == [("ERROR", "replicas"), ("ERROR", "refused")]
+
+
 def test_a_node_of_a_cluster(settings: Any) -> None:
     with RedisServer("--cluster-enabled", "yes", "--appendonly", "yes") as node:
         settings.LOCKAPP = {"default": {"LOCATION": node.url}}

@@ -171,6 +171,10 @@ class Child:
             PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]),
             TERM="xterm",
         )
+        # They would count for more than the terminal's own size, and readline, once it is loaded,
+        # hands them down to whatever a process starts: to the workers of pytest.
+        for size in ("COLUMNS", "LINES"):
+            environment.pop(size, None)
         command = [sys.executable, "manage.py", "lockapp", "watch", "--interval", "0.05"]
         if terminal:
             self.end, other = pty.openpty()

@@ -238,7 +238,9 @@ class Recorder:
     def __init__(self) -> None:
         self.sent: list[tuple[str, tuple[Any, ...]]] = []
 
-    async def script(self, script: Script, arguments: tuple[str, ...], first: Words = NONE) -> Any:
+    async def script(
+        self, script: Script, arguments: tuple[str, ...], first: Words = NONE, acks: int = 0
+    ) -> Any:
         arguments = (*first.words, *arguments)
         self.sent.append((script.name, arguments))
         if script.name == "renew":

@@ -1,6 +1,7 @@
 """A process that takes locks at random until told to stop: `python -m tests.soak.worker …`.
 
-Arguments: URL, prefix, log file, stop file, seed. It logs its leases for `tests/history.py`.
+Arguments: URL, prefix, log file, stop file, seed, and optionally how many replicas must have a
+lease; then, an engine that can't be asked is no failure. It logs its leases for `tests/history.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from lockapp.core.options import EngineOptions
 from lockapp.engines.redis.engine import RedisEngine
-from lockapp.exceptions import LeaseLost, NotAcquired
+from lockapp.exceptions import EngineUnavailable, LeaseLost, NotAcquired
 from lockapp.lock import Lock
 
 NAMES = [f"soak:{number}" for number in range(5)]
@@ -27,15 +28,20 @@ OPTIONS = {
 
 def main() -> None:
     """Acquire, log, work, log, release; again."""
-    url, prefix, log, stop, seed = sys.argv[1:]
+    url, prefix, log, stop, seed, *acks = sys.argv[1:]
     chance = random.Random(seed)
-    engine = RedisEngine("soak", url, EngineOptions.parse({**OPTIONS, "prefix": prefix}))
+    options = {**OPTIONS, "prefix": prefix, "min_replicas_acked": int(acks[0]) if acks else 0}
+    outage = EngineUnavailable if acks else ()
+    engine = RedisEngine("soak", url, EngineOptions.parse(options))
     with Path(log).open("a", buffering=1) as out:
         while not Path(stop).exists():
             lock = Lock(engine, chance.choice(NAMES), wait=chance.choice([0, 0.01, 5, 5, 5]))
             try:
                 lease = lock.acquire()
             except (NotAcquired, LeaseLost):
+                continue
+            except outage:
+                time.sleep(0.05)
                 continue
             fence = f"{lease.name} {lease.fence}"
             out.write(f"enter {fence} {engine.now():.6f} {lease.valid_until:.6f}\n")
@@ -46,6 +52,8 @@ def main() -> None:
                 lease.release()
             except LeaseLost:
                 out.write(f"lost {fence}\n")
+            except outage:
+                continue
     engine.close()
 
 

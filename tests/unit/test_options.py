@@ -78,7 +78,7 @@ def test_a_prefix_that_could_break_keys_is_refused(value: object) -> None:
 def test_every_option_is_documented_beside_its_default() -> None:
     """And every field but words, counts and a flag carries its unit."""
     words = {"prefix", "on_unavailable", "single_process"}
-    counts = {"event_cap", "fence_epoch", "sweep_limit", "renew_batch"}
+    counts = {"event_cap", "fence_epoch", "sweep_limit", "renew_batch", "min_replicas_acked"}
     assert {f.name for f in fields(EngineOptions) if not f.name.endswith("_ms")} == words | counts
 
 

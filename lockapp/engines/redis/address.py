@@ -8,6 +8,7 @@ the procedures that ask again.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 from dataclasses import dataclass, field
@@ -18,8 +19,6 @@ from redis.asyncio import connection as async_connection
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-
-from lockapp.core.options import EngineOptions
 
 
 class _Disconnects:
@@ -38,6 +37,11 @@ class _Disconnects:
             if self._writer is not None:
                 self._writer.transport.abort()
             await super().disconnect(*args, **kwargs)  # type: ignore[misc]
+
+    def break_off(self) -> None:
+        """Have whoever waits for an answer see a broken connection."""
+        if self._writer is not None:
+            self._writer.transport.abort()
 
 
 class _Tcp(_Disconnects, async_connection.Connection):
@@ -111,30 +115,53 @@ class Address:
         where = known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
         return f"{where}/{known.get('db', 0)}"
 
-    def connect(self, options: EngineOptions) -> sync_connection.AbstractConnection:
-        """Make a blocking connection, not yet connected.
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Which database of which server it is, as far as the text tells; to be compared."""
+        known = self.settings
+        database = int(known.get("db") or 0)
+        if known.get("path"):
+            return known["path"], database
+        host = str(known.get("host") or "localhost").lower().rstrip(".")
+        loopback = host in ("localhost", "::1") or host.startswith("127.")
+        return "localhost" if loopback else host, int(known.get("port") or 6379), database
 
-        Its reads are limited for the handshake: a server that accepts and says nothing costs a
-        connect timeout. Who goes on to use it sets the limit that commands have (``Wire``).
+    def open(self, limit_s: float) -> sync_connection.AbstractConnection:
+        """Return a blocking connection, ready for commands.
+
+        Its reads are limited as the handshake was: a server that accepts and says nothing costs
+        ``limit_s``. Who goes on to use it sets the limit that commands have (``Wire``).
+
+        Raises:
+            redis.exceptions.RedisError, OSError: no connection; nothing is left open.
         """
         made: type[Any] = getattr(sync_connection, self.kind)
         settings = {
             **self.settings,
-            "socket_timeout": options.connect_timeout_ms / 1000,
-            "socket_connect_timeout": options.connect_timeout_ms / 1000,
+            "socket_timeout": limit_s,
+            "socket_connect_timeout": limit_s,
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
             "health_check_interval": 0,
         }
-        return made(**settings)  # type: ignore[no-any-return]
+        connection: sync_connection.AbstractConnection = made(**settings)
+        try:
+            connection.connect()
+        except BaseException:
+            connection.disconnect()
+            raise
+        return connection
 
-    def connect_async(self) -> async_connection.AbstractConnection:
-        """Make an asynchronous connection, not yet connected and without timeouts of its own.
+    async def open_async(self, limit_s: float) -> async_connection.AbstractConnection:
+        """Return an asynchronous connection, ready for commands and without timeouts of its own.
 
         With ``socket_timeout`` set, redis-py wraps writes in ``asyncio.wait_for``, which on
         CPython 3.11 swallows a cancellation that arrives as the write completes: a coroutine that
-        nobody waits for would go on to take the lock. Timeouts are ``asyncio.timeout`` blocks in
-        the transport.
+        nobody waits for would go on to take the lock. Timeouts are ``asyncio.timeout`` blocks here
+        and in the transport.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: no connection; nothing is left open.
         """
         made: type[Any] = ASYNC_CLASS[self.kind]
         settings = {
@@ -145,4 +172,26 @@ class Address:
             "protocol": 2,
             "health_check_interval": 0,
         }
-        return made(**settings)  # type: ignore[no-any-return]
+        connection: async_connection.AbstractConnection = made(**settings)
+        try:
+            async with asyncio.timeout(limit_s):
+                await connection.connect()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+    moves = False
+    """Whether another server may take the place of the one that was found."""
+
+    def left(self, connection: Any) -> bool:
+        """Whether it is known that ``connection`` goes to a server that locks have moved from."""
+        return False
+
+    def look(self, connection: Any) -> bool:
+        """Find out; see :meth:`left`. Only called of an address that moves; never raises."""
+        return False
+
+    async def look_async(self, connection: Any) -> bool:
+        """See look()."""
+        return False

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from hiredis import pack_command
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 
@@ -19,11 +18,44 @@ from lockapp.core.options import EngineOptions
 from lockapp.engines.clock import boot_clock
 from lockapp.engines.redis.address import Address
 from lockapp.engines.redis.circuit import Circuit
-from lockapp.engines.redis.errors import ANSWERS, server_error, transport_error
+from lockapp.engines.redis.errors import (
+    ANSWERS,
+    demoted,
+    server_error,
+    transport_error,
+    unacked,
+)
 from lockapp.engines.redis.notices import AsyncNotices
-from lockapp.engines.redis.request import NONE, Words, request
+from lockapp.engines.redis.request import NONE, Words, command, grants, request
 from lockapp.engines.redis.scripts import Script
 from lockapp.engines.redis.sync_transport import IDLE, _nothing, twin_of
+from lockapp.engines.redis.wire import LOOK_S
+
+
+class Lookout:
+    """Breaks a connection that waits for an answer when another server has taken its place."""
+
+    def __init__(self, address: Address, connection: AbstractConnection) -> None:
+        self._address = address
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(LOOK_S, self._begin)
+        self._task: asyncio.Task[None] | None = None
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._look(), name="lockapp-lookout")
+
+    async def _look(self) -> None:
+        if await self._address.look_async(self._connection):
+            self._connection.break_off()  # type: ignore[attr-defined]
+        else:
+            self._timer = self._loop.call_later(LOOK_S, self._begin)
+
+    def end(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
 
 class AsyncTransport:
@@ -54,36 +86,41 @@ class AsyncTransport:
         """Suspend this task."""
         await asyncio.sleep(seconds)
 
-    async def script(self, script: Script, arguments: tuple[str, ...], first: Words = NONE) -> Any:
+    async def script(
+        self, script: Script, arguments: tuple[str, ...], first: Words = NONE, acks: int = 0
+    ) -> Any:
         """See SyncTransport.script()."""
         try:
             try:
-                return await self._exchange(request(script.by_sha, first, arguments))
+                return await self._exchange(request(script.by_sha, first, arguments), acks=acks)
             except redis_errors.NoScriptError:
-                return await self._exchange(request(script.by_text, first, arguments))
+                return await self._exchange(request(script.by_text, first, arguments), acks=acks)
         except ANSWERS as error:
             raise server_error(error, self.alias, script) from error
 
     async def command(self, *arguments: Any, block_s: float = 0.0) -> Any:
         """See SyncTransport.command()."""
         try:
-            return await self._exchange(pack_command(arguments), block_s)
+            return await self._exchange(command(*arguments), block_s)
         except ANSWERS as error:
             raise server_error(error, self.alias, None) from error
 
-    async def _exchange(self, packed: bytes, block_s: float = 0.0) -> Any:
+    async def _exchange(self, packed: bytes, block_s: float = 0.0, acks: int = 0) -> Any:
         try:
             connection = self._idle.pop()
         except IndexError:
             connection = await self._connect()
+        acked: Any = acks
         try:
-            async with asyncio.timeout(block_s + self.options.command_timeout_ms / 1000):
-                await connection.send_packed_command([packed], check_health=False)
-                reply = await connection.read_response(
-                    disable_decoding=True, disconnect_on_error=False
-                )
-        except ANSWERS:
-            await self._put_back(connection)  # an error reply is a whole reply
+            reply = await self._ask(connection, packed, block_s)
+            if acks and grants(reply):
+                acked = await self._acked(connection, acks)
+        except ANSWERS as error:
+            if demoted(error):
+                await self._drop(connection)
+                await self.rest()
+            else:
+                await self._put_back(connection)  # an error reply is a whole reply
             raise
         except (redis_errors.RedisError, OSError, AttributeError) as error:
             # AttributeError: CPython 3.12 and later write to a connection that its peer had closed
@@ -95,21 +132,36 @@ class AsyncTransport:
             await self._drop(connection)
             raise
         await self._put_back(connection)
+        if acks and not (isinstance(acked, int) and acked >= acks):
+            raise unacked(self.alias, acked, acks)
         return reply
+
+    async def _ask(self, connection: AbstractConnection, packed: bytes, block_s: float) -> Any:
+        lookout = Lookout(self.address, connection) if self.address.moves else None
+        try:
+            async with asyncio.timeout(block_s + self.options.command_timeout_ms / 1000):
+                await connection.send_packed_command([packed], check_health=False)
+                return await connection.read_response(
+                    disable_decoding=True, disconnect_on_error=False
+                )
+        finally:
+            if lookout:
+                lookout.end()
+
+    async def _acked(self, connection: AbstractConnection, acks: int) -> Any:
+        wait_ms = self.options.command_timeout_ms
+        try:
+            return await self._ask(connection, command("WAIT", acks, wait_ms), wait_ms / 1000)
+        except ANSWERS as error:  # the step was carried out, whatever the server says to this
+            return error
 
     async def _connect(self) -> AbstractConnection:
         if self._refusable:
             self.circuit.admit()
-        connection = self.address.connect_async()
         try:
-            async with asyncio.timeout(self.options.connect_timeout_ms / 1000):
-                await connection.connect()
+            connection = await self.address.open_async(self.options.connect_timeout_ms / 1000)
         except (redis_errors.RedisError, OSError) as error:
-            await connection.disconnect(nowait=True)
             raise self.circuit.failed(transport_error(error, self.alias, sent=False)) from error
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
         self._open.add(connection)
         self.circuit.worked()
         self.on_connect()
@@ -138,8 +190,7 @@ class AsyncTransport:
             EngineUnavailable.
         """
         connection = await self._connect()
-        command: tuple[Any, ...] = ("SUBSCRIBE", *channels)
-        packed = pack_command(command)
+        packed = command("SUBSCRIBE", *channels)
         self._open.discard(connection)  # the channel's own: nobody rests while it is open
         try:
             await connection.send_packed_command([packed], check_health=False)
@@ -148,7 +199,7 @@ class AsyncTransport:
             if isinstance(error, redis_errors.RedisError | OSError):
                 raise transport_error(error, self.alias, sent=True) from error
             raise
-        return AsyncNotices(connection, self.alias)
+        return AsyncNotices(connection, self.address, self.alias)
 
     def forget(self) -> set[AbstractConnection]:
         """See SyncTransport.forget()."""

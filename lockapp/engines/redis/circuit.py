@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from lockapp.core.breaker import Breaker
+from lockapp.core.breaker import LONGEST_COOL_DOWN_S, Breaker
 from lockapp.core.options import EngineOptions
 from lockapp.core.values import Outage
 from lockapp.engines.clock import boot_clock
@@ -37,11 +37,17 @@ class Circuit:
     """Says who may connect, and tells once when a server stops answering and when it is back."""
 
     def __init__(
-        self, alias: str, options: EngineOptions, observe: Callable[[str, Any], None] = _nobody
+        self,
+        alias: str,
+        options: EngineOptions,
+        observe: Callable[[str, Any], None] = _nobody,
+        longest_s: float = LONGEST_COOL_DOWN_S,
     ) -> None:
         self._alias = alias
         self._observe = observe
-        self._breaker = Breaker((options.connect_timeout_ms + options.command_timeout_ms) / 1000)
+        self._breaker = Breaker(
+            (options.connect_timeout_ms + options.command_timeout_ms) / 1000, longest_s
+        )
         self._timeout_s = options.command_timeout_ms / 1000
         # Reentrant: a signal handler that takes a lock may strike a thread that is in here.
         self._guard = threading.RLock()

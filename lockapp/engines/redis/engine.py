@@ -1,14 +1,16 @@
-"""RedisEngine: one Redis or Valkey server.
+"""RedisEngine: one Redis or Valkey server, or the present master of those that Sentinels watch.
 
-What it cannot promise: a server that restarts without its data has forgotten who held what, and
-grants again; each holder learns it at its next renewal, and its fencing token tells the two
-apart. The server must not evict keys (``maxmemory-policy noeviction``).
+What it cannot promise: a server that restarts without its data, or becomes master without all of
+it, has forgotten who held what, and grants again; each holder learns it at its next renewal, and
+its fencing token tells the two apart. ``min_replicas_acked`` has no lease count before replicas
+have it. The server must not evict keys (``maxmemory-policy noeviction``).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from lockapp.core.breaker import LONGEST_COOL_DOWN_S
 from lockapp.core.options import EngineOptions
 from lockapp.core.ports import EnginePort
 from lockapp.engines.base import Engine
@@ -16,30 +18,38 @@ from lockapp.engines.redis.address import Address
 from lockapp.engines.redis.async_transport import AsyncTransport
 from lockapp.engines.redis.circuit import Circuit
 from lockapp.engines.redis.scripts import build_all
+from lockapp.engines.redis.sentinel import address_of
 from lockapp.engines.redis.steps import RedisSteps
 from lockapp.engines.redis.sync_transport import SyncTransport
+
+COOL_DOWN_S = 0.25
+"""So long, at most, are Sentinels not asked who is the master now."""
 
 
 class RedisEngine(Engine):
     """Locks on one Redis (7.0 and later) or Valkey (8 and later) server."""
 
+    supports_replica_acks = True
+
     def __init__(self, alias: str, location: str | Address, options: EngineOptions) -> None:
         """See Engine.
 
         Args:
-            location: ``redis://``, ``rediss://`` or ``unix://``; or an Address taken from
-                elsewhere (a django-redis cache).
+            location: ``redis://``, ``rediss://``, ``unix://`` or ``redis+sentinel://``; or an
+                Address taken from elsewhere (a django-redis cache).
 
         Raises:
             ValueError: not such an address.
         """
-        self.address = location if isinstance(location, Address) else Address.from_url(location)
+        self.address = location if isinstance(location, Address) else address_of(location)
         self.scripts = build_all()
         super().__init__(alias, location, options)
 
     def _start(self) -> None:
         super()._start()
-        self.circuit = Circuit(self.alias, self.options, self.observe)  # a child's own: closed
+        # A child's own: closed. Where another server takes over soon, soon is when to ask again.
+        longest_s = COOL_DOWN_S if self.address.moves else LONGEST_COOL_DOWN_S
+        self.circuit = Circuit(self.alias, self.options, self.observe, longest_s)
 
     def make_sync_port(self) -> EnginePort:
         """See Engine."""

@@ -40,7 +40,30 @@ ANSWERS = (
     redis_errors.BusyLoadingError,
 )
 """redis-py counts some of them among the failures of a connection."""
+DEMOTED_TYPES = (redis_errors.ReadOnlyError, redis_errors.MasterDownError)
+DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
+"""Not LOADING: to Sentinels that is a sign of life, and the server stays what it is."""
 LINE = re.compile(r"user_script:(\d+)")
+
+
+def demoted(error: object) -> bool:
+    """Whether a reply says that the server is no master (any more).
+
+    Its address may lead to another one by now, so that its connections are of no more use.
+    """
+    if not isinstance(error, redis_errors.RedisError):
+        return False
+    return isinstance(error, DEMOTED_TYPES) or str(error).startswith(DEMOTED)
+
+
+def unacked(alias: str, said: object, wanted: int) -> EngineUnavailable:
+    """Say that too few replicas have what was granted; ``said`` is WAIT's reply."""
+    return EngineUnavailable(
+        f"lock engine {alias!r}: granted, but not acknowledged by as many replicas as "
+        f"min_replicas_acked asks for ({said} of {wanted})",
+        alias=alias,
+        reason="unacked",
+    )
 
 
 def transport_error(error: BaseException, alias: str, *, sent: bool) -> EngineError:

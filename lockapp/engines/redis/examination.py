@@ -47,15 +47,15 @@ def examine(
         clock: this host's, in seconds since the epoch.
     """
     found = Examination()
-    connection: Any = address.connect(options)
     try:
-        connection.connect()
-        _visit(connection, options, clock, found)
+        connection = address.open(options.connect_timeout_ms / 1000)
+        try:
+            _visit(connection, options, clock, found)
+        finally:
+            connection.disconnect()
     except (redis_errors.RedisError, OSError) as error:
         text = f"{address}: {type(error).__name__}: {error}"
         found.problems.insert(0, Problem("unreachable", text))
-    finally:
-        connection.disconnect()
     return found
 
 
@@ -69,6 +69,7 @@ def _visit(
         found.version = facts.get("valkey_version") or facts.get("redis_version", "")
         found.problems += judge(facts, facts)
         found.problems += judge_state(facts, _saves(connection))
+        found.problems += judge_replicas(facts, options)
     ahead_s = 0.0
     if "TIME" not in refused:
         trips = [_trip(connection, clock) for _ in range(TRIPS)]
@@ -136,6 +137,13 @@ def judge_state(facts: dict[str, str], saves: bool | None) -> Iterator[Problem]:
             yield Problem(kind, f"{facts[used]} of {of}")
     if not keeps_log:
         yield Problem("snapshots", "") if saves is not False else Problem("forgets", "")
+
+
+def judge_replicas(facts: dict[str, str], options: EngineOptions) -> Iterator[Problem]:
+    """Judge whether there are as many replicas as a lease must have reached."""
+    connected = int(facts.get("connected_slaves", 0))
+    if connected < options.min_replicas_acked and facts.get("role") == "master":
+        yield Problem("replicas", f"{connected} of {options.min_replicas_acked}")
 
 
 def judge_trips(slowest_s: float, options: EngineOptions) -> Iterator[Problem]:

@@ -29,15 +29,15 @@ class Problem(NamedTuple):
 
 def problems(address: Address, options: EngineOptions) -> list[Problem]:
     """Ask the server on a connection of its own, within the connect and command timeouts."""
-    connection: Any = address.connect(options)
     try:
-        connection.connect()
-        server = info(ask(connection, "INFO", "server"))
-        memory = info(ask(connection, "INFO", "memory"))
+        connection = address.open(options.connect_timeout_ms / 1000)
+        try:
+            server = info(ask(connection, "INFO", "server"))
+            memory = info(ask(connection, "INFO", "memory"))
+        finally:
+            connection.disconnect()
     except (redis_errors.RedisError, OSError) as error:
         return [Problem("unreachable", f"{address}: {type(error).__name__}: {error}")]
-    finally:
-        connection.disconnect()
     return judge(server, memory)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from redis import exceptions as redis_errors
 
 from lockapp.core.ports import EVERY_LOCK
+from lockapp.engines.redis.address import Address
 from lockapp.engines.redis.errors import transport_error
 from lockapp.engines.redis.wire import socket_of
 
@@ -28,9 +29,15 @@ def names_in(reply: Any) -> list[str]:
 class SyncNotices:
     """A subscription as :class:`~lockapp.core.ports.ThreadNotices`."""
 
-    def __init__(self, connection: Any, alias: str) -> None:
+    def __init__(self, connection: Any, address: Address, alias: str) -> None:
         self._connection = connection
+        self._address = address
         self._alias = alias
+
+    @property
+    def stale(self) -> bool:
+        """See Notices."""
+        return self._address.left(self._connection)
 
     def fileno(self) -> int:
         """See ThreadNotices."""
@@ -55,9 +62,15 @@ class SyncNotices:
 class AsyncNotices:
     """A subscription as :class:`~lockapp.core.ports.TaskNotices`."""
 
-    def __init__(self, connection: Any, alias: str) -> None:
+    def __init__(self, connection: Any, address: Address, alias: str) -> None:
         self._connection = connection
+        self._address = address
         self._alias = alias
+
+    @property
+    def stale(self) -> bool:
+        """See Notices."""
+        return self._address.left(self._connection)
 
     async def next(self) -> list[str]:
         """See TaskNotices."""

@@ -32,6 +32,24 @@ class Words:
 NONE = Words()
 
 
+UNGRANTED = frozenset((b"BUSY", b"QUEUED", b"REFUSED"))
+
+
+def grants(reply: Any) -> bool:
+    """Whether what a step answered gives or prolongs something."""
+    return isinstance(reply, list) and reply[0] not in UNGRANTED
+
+
+def command(*words: Any) -> bytes:
+    """Pack a command.
+
+    Numbers become text here: hiredis (3.5) makes the process crash when the exception of a signal
+    handler, such as a soft time limit, strikes while it does that.
+    """
+    texts: Any = tuple(it if isinstance(it, str | bytes) else str(it) for it in words)
+    return bytes(pack_command(texts))
+
+
 def request(command: Words, first: Words, rest: tuple[str, ...]) -> bytes:
     """Return what asks for ``command`` with its ``first`` arguments and the ``rest``."""
     count = len(command.words) + len(first.words) + len(rest)

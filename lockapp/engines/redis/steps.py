@@ -48,8 +48,13 @@ SHOWN_WAITERS = 100
 class Transport(Protocol):
     """How a request reaches a server; blocking or not."""
 
-    async def script(self, script: Script, arguments: tuple[str, ...], first: Words = NONE) -> Any:
-        """Run a step; ``first`` goes before the other arguments."""
+    async def script(
+        self, script: Script, arguments: tuple[str, ...], first: Words = NONE, acks: int = 0
+    ) -> Any:
+        """Run a step; ``first`` goes before the other arguments.
+
+        What it grants or prolongs must be acknowledged by ``acks`` replicas, or it is an error.
+        """
         ...
 
     async def command(self, *arguments: Any, block_s: float = 0.0) -> Any:
@@ -109,6 +114,7 @@ class RedisSteps(FlightSteps):
             str(options.event_cap),
             str(options.tombstone_ms),
         )
+        self._acks = options.min_replicas_acked
         self._verified = False
 
     def for_watchdog(self) -> Self:
@@ -144,7 +150,9 @@ class RedisSteps(FlightSteps):
             spec.name, spec.ttl_ms, spec.limit, spec.weight, seen_ms, spec.max_hold_ms, process_id()
         )
         return replies.acquired(
-            await self.transport.script(self._scripts["acquire"], (token, description), asked)
+            await self.transport.script(
+                self._scripts["acquire"], (token, description), asked, self._acks
+            )
         )
 
     async def acquire_all(
@@ -160,7 +168,10 @@ class RedisSteps(FlightSteps):
             arguments += (spec.name, token, str(spec.ttl_ms))
             arguments += (str(spec.limit), str(spec.weight), str(spec.max_hold_ms))
         reply = await self.transport.script(
-            self._scripts["acquire_all"], (str(6 + len(keys)), *shard.shared, *keys, *arguments)
+            self._scripts["acquire_all"],
+            (str(6 + len(keys)), *shard.shared, *keys, *arguments),
+            NONE,
+            self._acks,
         )
         return replies.all_acquired(reply)
 
@@ -189,7 +200,9 @@ class RedisSteps(FlightSteps):
         reply = await self.transport.command(
             "BLPOP", self.shard(name).inbox(token), f"{timeout_s:.3f}", block_s=timeout_s
         )
-        return None if reply is None else replies.grant_message(reply[1])
+        if reply is None or self._acks:
+            return None  # whether replicas have it, only the answer to another request tells
+        return replies.grant_message(reply[1])
 
     async def release(self, name: str, token: str, *, tombstone: bool, why: str) -> Released | Gone:
         """See StepPort."""
@@ -199,7 +212,10 @@ class RedisSteps(FlightSteps):
     async def cancel(self, name: str, token: str, *, tombstone: bool) -> Granted | GaveUp | Gone:
         """See StepPort."""
         bury = "1" if tombstone else "0"
-        return replies.cancelled(await self._step("cancel", name, token, bury))
+        reply = replies.cancelled(await self._step("cancel", name, token, bury))
+        if self._acks and type(reply) is Granted:
+            await self.renew([RenewItem(name, token, reply.deadline_ms - reply.now_ms)])
+        return reply
 
     async def renew(self, leases: Sequence[RenewItem]) -> RenewReply:
         """See StepPort."""
@@ -209,7 +225,10 @@ class RedisSteps(FlightSteps):
             keys.append(shard.lock(lease.name))
             arguments += (lease.name, lease.token, str(lease.ttl_ms))
         reply = await self.transport.script(
-            self._scripts["renew"], (str(len(keys)), *keys, *arguments)
+            self._scripts["renew"],
+            (str(len(keys)), *keys, *arguments),
+            NONE,
+            self._acks if leases else 0,
         )
         return replies.renewed(reply)
 

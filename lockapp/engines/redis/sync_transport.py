@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
-from hiredis import pack_command
 from redis import exceptions as redis_errors
 from redis.connection import AbstractConnection
 
@@ -29,9 +28,9 @@ from lockapp.core.options import EngineOptions
 from lockapp.engines.clock import boot_clock
 from lockapp.engines.redis.address import Address
 from lockapp.engines.redis.circuit import Circuit
-from lockapp.engines.redis.errors import server_error, transport_error
+from lockapp.engines.redis.errors import demoted, server_error, transport_error, unacked
 from lockapp.engines.redis.notices import SyncNotices
-from lockapp.engines.redis.request import NONE, Words, request
+from lockapp.engines.redis.request import NONE, Words, command, grants, request
 from lockapp.engines.redis.scripts import Script
 from lockapp.engines.redis.wire import Wire
 
@@ -97,22 +96,25 @@ class SyncTransport:
         """Block this thread."""
         time.sleep(seconds)
 
-    async def script(self, script: Script, arguments: tuple[str, ...], first: Words = NONE) -> Any:
+    async def script(
+        self, script: Script, arguments: tuple[str, ...], first: Words = NONE, acks: int = 0
+    ) -> Any:
         """Run a step: EVALSHA, and EVAL when the server does not know it (any more).
 
         Args:
             script: the step.
             arguments: the number of keys, the keys, and what else it takes.
             first: those of them that are packed already.
+            acks: how many replicas must have what it gives or prolongs.
 
         Raises:
             EngineUnavailable, ScriptError.
         """
         try:
             try:
-                return self._exchange(request(script.by_sha, first, arguments))
+                return self._exchange(request(script.by_sha, first, arguments), acks=acks)
             except redis_errors.NoScriptError:
-                return self._exchange(request(script.by_text, first, arguments))
+                return self._exchange(request(script.by_text, first, arguments), acks=acks)
         except redis_errors.ResponseError as error:
             raise server_error(error, self.alias, script) from error
 
@@ -123,17 +125,22 @@ class SyncTransport:
             EngineUnavailable, ScriptError.
         """
         try:
-            return self._exchange(pack_command(arguments), block_s)
+            return self._exchange(command(*arguments), block_s)
         except redis_errors.ResponseError as error:
             raise server_error(error, self.alias, None) from error
 
-    def _exchange(self, packed: bytes, block_s: float = 0.0) -> Any:
+    def _exchange(self, packed: bytes, block_s: float = 0.0, acks: int = 0) -> Any:
         try:
             wire = self._idle.pop()
         except IndexError:
-            wire = Wire(self._connect(), self.options.command_timeout_ms / 1000)
+            look = self.address.look if self.address.moves else None
+            wire = Wire(self._connect(), self.options.command_timeout_ms / 1000, look)
+        acked: Any = acks
         try:
             reply = wire.ask(packed, block_s)
+            if acks and grants(reply):
+                wait_ms = self.options.command_timeout_ms
+                acked = wire.ask(command("WAIT", acks, wait_ms), wait_ms / 1000)
         except (redis_errors.RedisError, OSError) as error:
             self._drop(wire)
             self._drop_idle()  # they are no better: asking again must not meet one of them
@@ -141,10 +148,15 @@ class SyncTransport:
         except BaseException:
             self._drop(wire)
             raise
-        if len(self._idle) < IDLE:
+        if demoted(reply):
+            self._drop(wire)
+            self._drop_idle()
+        elif len(self._idle) < IDLE:
             self._idle.append(wire)
         else:
             self._drop(wire)
+        if acks and not (isinstance(acked, int) and acked >= acks):
+            raise unacked(self.alias, acked, acks)
         if isinstance(reply, redis_errors.ResponseError):
             try:
                 raise reply
@@ -157,15 +169,10 @@ class SyncTransport:
     def _connect(self) -> AbstractConnection:
         if self._refusable:
             self.circuit.admit()
-        connection = self.address.connect(self.options)
         try:
-            connection.connect()
+            connection = self.address.open(self.options.connect_timeout_ms / 1000)
         except (redis_errors.RedisError, OSError) as error:
-            connection.disconnect()
             raise self.circuit.failed(transport_error(error, self.alias, sent=False)) from error
-        except BaseException:
-            connection.disconnect()
-            raise
         self._open.add(connection)
         self.circuit.worked()
         self.on_connect()
@@ -193,8 +200,7 @@ class SyncTransport:
             EngineUnavailable.
         """
         connection = self._connect()
-        command: tuple[Any, ...] = ("SUBSCRIBE", *channels)
-        packed = pack_command(command)
+        packed = command("SUBSCRIBE", *channels)
         self._open.discard(connection)  # the channel's own: nobody rests while it is open
         try:
             connection.send_packed_command([packed], check_health=False)
@@ -203,7 +209,7 @@ class SyncTransport:
             if isinstance(error, redis_errors.RedisError | OSError):
                 raise transport_error(error, self.alias, sent=True) from error
             raise
-        return SyncNotices(connection, self.alias)
+        return SyncNotices(connection, self.address, self.alias)
 
     def forget(self) -> set[AbstractConnection]:
         """Give up the connections without touching the wire: after a fork they are the parent's.

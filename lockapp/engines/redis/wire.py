@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from hiredis import Reader
@@ -20,6 +21,8 @@ from redis import exceptions as redis_errors
 from redis.connection import AbstractConnection
 
 READ_SIZE = 65536
+LOOK_S = 0.5
+"""So long may an answer take before it is asked whether the server is still the one to ask."""
 _MORE = object()
 
 
@@ -57,17 +60,25 @@ def socket_of(connection: Any) -> Any:
 class Wire:
     """A connection, for exchanges that block."""
 
-    __slots__ = ("_poll", "_reader", "_socket", "_timeout_s", "connection")
+    __slots__ = ("_look", "_poll", "_reader", "_socket", "_timeout_s", "connection")
 
-    def __init__(self, connection: AbstractConnection, timeout_s: float) -> None:
+    def __init__(
+        self,
+        connection: AbstractConnection,
+        timeout_s: float,
+        look: Callable[[Any], bool] | None = None,
+    ) -> None:
         """Take over a connection that is connected and has nothing under way.
 
         Args:
             connection: who closes the socket.
             timeout_s: how long to wait for the server, sending or reading.
+            look: called every ``LOOK_S`` while an answer keeps waiting; says whether another
+                server has taken this one's place.
         """
         self.connection = connection
         self._timeout_s = timeout_s
+        self._look = look
         self._socket = sock = socket_of(connection)
         sock.settimeout(timeout_s)
         self._poll = select.poll() if _kernel_waits(sock, timeout_s) else None
@@ -85,7 +96,8 @@ class Wire:
             block_s: how much longer than usual the server may take over it by design.
 
         Raises:
-            OSError: the connection broke (ConnectionError) or was silent too long (TimeoutError).
+            OSError: the connection broke, or another server has taken this one's place
+                (ConnectionError); or it was silent too long (TimeoutError).
             redis.exceptions.InvalidResponse: what came is not the protocol.
 
         After any exception the connection must not be used again: a reply may be on its way.
@@ -93,7 +105,7 @@ class Wire:
         receive, reader = self._socket.recv, self._reader
         try:
             self._socket.sendall(request)
-            if block_s or self._poll:
+            if block_s or self._poll or self._look:
                 self._wait(block_s + self._timeout_s)
             while (reply := reader.gets()) is _MORE:
                 data = receive(READ_SIZE)
@@ -110,15 +122,27 @@ class Wire:
         By poll() where the kernel limits reads: it keeps its deadline however many signals arrive,
         and a read begins anew after each (a profiler's timer would keep it waiting for ever).
         """
+        step_s = min(limit_s, LOOK_S) if self._look else limit_s
+        while limit_s > 0:
+            if self._comes(min(step_s, limit_s)):
+                return
+            limit_s -= step_s
+            if self._look and self._look(self.connection):
+                raise ConnectionError("another server has taken this one's place")
+        raise TimeoutError("timed out")
+
+    def _comes(self, limit_s: float) -> bool:
+        """Whether the reply begins within so long."""
         if self._poll:
-            if not self._poll.poll(limit_s * 1000):
-                raise TimeoutError("timed out")
-            return
+            return bool(self._poll.poll(limit_s * 1000))
         self._socket.settimeout(limit_s)
         try:
             data = self._socket.recv(READ_SIZE)
-            if not data:
-                raise ConnectionError("the server closed the connection")
-            self._reader.feed(data)
+        except TimeoutError:
+            return False
         finally:
             self._socket.settimeout(self._timeout_s)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        self._reader.feed(data)
+        return True
