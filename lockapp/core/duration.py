@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from decimal import Decimal
 
 Seconds = float | int | timedelta
 
 LONGEST_S = 10 * 365 * 86_400.0  # ten years; more is a unit mistake (milliseconds given as seconds)
+TOO_LITTLE_MS = Decimal("1e-6")  # a billionth of a second, which floats add that nobody meant
 
 
 def to_ms(value: object, argument: str, *, zero: bool = False) -> int:
@@ -40,4 +42,5 @@ def to_ms(value: object, argument: str, *, zero: bool = False) -> int:
     if seconds < 0 or (seconds == 0 and not zero):
         least = "0 or more" if zero else "more than 0"
         raise ValueError(f"{argument} must be {least} seconds, not {value!r}")
-    return math.ceil(seconds * 1000 - 1e-6)
+    # By the number as it is written: seconds * 1000 is off by more than this for years.
+    return math.ceil(Decimal(repr(seconds)) * 1000 - TOO_LITTLE_MS)

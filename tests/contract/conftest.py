@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,7 +60,9 @@ WATCHED = frozenset(
     f"test_{promise}"
     for promise in ("exclusion", "tokens", "loss", "renewal", "waiting", "fencing")
 )
-"""What runs on a server behind a Sentinel each time; the rest of the contract is for the soak."""
+"""What runs behind a Sentinel each time."""
+ALL = os.environ.get("LOCKAPP_TEST_PLACES") == "all"
+"""Whether everything runs behind a Sentinel, and on ZooKeeper, too."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -67,10 +70,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "place" not in metafunc.fixturenames or "place" in given:
         return
-    daily = metafunc.module.__name__.rpartition(".")[2] in WATCHED
-    watched = pytest.param("sentinel", marks=() if daily else pytest.mark.soak)
-    zookeeper = pytest.param("zookeeper", marks=pytest.mark.needs("java"))
-    metafunc.parametrize("place", ["redis", watched, "memory", zookeeper], indirect=True)
+    places = ["redis", "memory"]
+    module = metafunc.module.__name__.rpartition(".")[2]
+    if ALL or module in WATCHED:
+        places.append("sentinel")
+    if ALL:
+        places.append("zookeeper")
+    metafunc.parametrize("place", places, indirect=True)
 
 
 @pytest.fixture
@@ -105,13 +111,18 @@ def memory_place(request: pytest.FixtureRequest, prefix: str) -> Iterator[Memory
     yield from _used(request, MemoryPlace(prefix))
 
 
+FAR_TIMEOUTS = {"connect_timeout": scaled(1), "command_timeout": scaled(1)}
+"""Waited for at each fault without a word, and so short; but longer than a busy machine gives a
+test no turn, which would be a fault that nobody has put there."""
+
+
 @pytest.fixture
 def far_place(
     request: pytest.FixtureRequest, redis_server: RedisServer, proxy: TcpProxy, prefix: str
 ) -> Iterator[RedisPlace]:
     """The shared Redis server behind a network that can fail (`proxy`)."""
     made = RedisPlace(redis_server, prefix, proxy.url)
-    made.engine = made.another_engine(command_timeout=0.3, connect_timeout=0.3)
+    made.engine = made.another_engine(**FAR_TIMEOUTS)
     for used in _used(request, made):
         yield used
         proxy.heal()
@@ -124,8 +135,7 @@ def far(proxy: TcpProxy, redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatc
     place = RedisPlace(redis_place.server, redis_place.prefix, proxy.url)
 
     def make(**options: Any) -> RedisEngine:
-        timeouts = {"connect_timeout": scaled(0.3), "command_timeout": scaled(0.3)}
-        made = place.another_engine(**{**timeouts, **options})
+        made = place.another_engine(**{**FAR_TIMEOUTS, **options})
         assert isinstance(made, RedisEngine)
         return made
 

@@ -62,7 +62,7 @@ def test_threads_and_connections_end_when_nothing_is_held(
     before = connections(place)
     crowd = [people(f"c{number}") for number in range(8)]
     for number, contender in enumerate(crowd):
-        contender.release(contender.acquire(place.lock(f"order:{number}", ttl=0.3)))
+        contender.release(contender.acquire(place.lock(f"order:{number}")))
     wait_until(lambda: connections(place) == before)
     wait_until(lambda: not watchdogs())
 

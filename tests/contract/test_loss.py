@@ -56,10 +56,12 @@ def test_validity_counts_from_before_the_request_and_less_drift(
 def test_an_unrenewed_lease_is_lost_by_the_end_of_its_ttl(place: Place, people: People) -> None:
     """Not a moment after the server could have granted it to somebody else."""
     ann = people("ann")
-    with stopwatch() as watch:
-        lease = ann.acquire(place.lock(ttl=0.2, renew=False))
-        wait_until(lambda: lease.lost, every_s=0.001)
-    assert watch.seconds < 0.2 + 0.1
+    lease = ann.acquire(place.lock(ttl=0.2, renew=False))
+    granted_before = place.engine.now()
+    lost = False
+    while not lost:
+        now, lost = place.engine.now(), lease.lost
+        assert lost or now < granted_before + 0.2
     state = place.engine.show("order:1")
     assert state is None or state.holders[0].fence == lease.fence
 
@@ -155,7 +157,7 @@ def test_a_loss_that_only_the_release_finds_out_is_told_to_the_callbacks(
 
 def test_a_holder_is_told_who_took_its_lease_and_why(place: Place, people: People) -> None:
     """At its next renewal at the latest; the error repeats it."""
-    place.engine = place.another_engine(tombstone=0.8)
+    place.engine = place.another_engine(tombstone=2)
     ann = people("ann")
     lease = ann.acquire(place.lock(ttl=0.6))
     place.engine.force_release("order:1", lease.fence, actor="zoë", reason="hangs since noon")
@@ -216,15 +218,16 @@ def test_an_interpreter_that_exits_without_release_ends_at_once_and_quietly(
     redis_place: RedisPlace, front: str
 ) -> None:
     """No traceback, no hanging thread; the lease ends by itself."""
-    with stopwatch() as watch:
-        arguments = [redis_place.url, redis_place.prefix, "order:1", "leave", "0.5", front]
-        ended = subprocess.run(
-            [sys.executable, "-X", "dev", "-m", "tests.contract.actor", *arguments],
-            capture_output=True, text=True, timeout=20, check=False,
-        )  # fmt: skip
-    assert ended.returncode == 0
-    assert ended.stdout.startswith("held")
-    assert "Traceback" not in ended.stderr
-    assert "Exception" not in ended.stderr
-    assert watch.seconds < scaled(4)
+    arguments = [redis_place.url, redis_place.prefix, "order:1", "leave", "0.5", front]
+    with subprocess.Popen(
+        [sys.executable, "-X", "dev", "-m", "tests.contract.actor", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as leaving:  # fmt: skip
+        assert line(leaving).startswith("held")
+        with stopwatch() as watch:
+            _, errors = leaving.communicate(timeout=scaled(20))
+    assert leaving.returncode == 0
+    assert "Traceback" not in errors
+    assert "Exception" not in errors
+    assert watch.seconds < scaled(2)
     redis_place.lock().acquire(wait=5).release()

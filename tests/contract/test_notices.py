@@ -25,7 +25,7 @@ def test_a_forced_release_is_noticed_at_once(place: Place, people: People) -> No
     with stopwatch() as watch:
         place.another_engine().force_release(NAME, lease.fence, actor="op", reason="stuck")
         wait_until(lambda: lease.lost, every_s=0.001)
-    assert watch.seconds < scaled(0.5)
+    assert watch.seconds < scaled(2), "a renewal is due after 18 s"
     wait_until(lambda: told == [lease])
     assert lease.lost_reason == "forced"
     assert json.loads(lease.lost_note) == {"actor": "op", "reason": "stuck"}
@@ -43,7 +43,7 @@ def test_a_holder_can_be_asked_to_let_go(place: Place, people: People) -> None:
     assert asked is ForceOutcome.ASKED
     with stopwatch() as watch:
         wait_until(lambda: lease.revoke_requested, every_s=0.001)
-    assert watch.seconds < scaled(0.5)
+    assert watch.seconds < scaled(2), "a renewal is due after 18 s"
     wait_until(lambda: told == [lease])
     assert lease.live
     assert json.loads(lease.revoke_note)["reason"] == "deploy"

@@ -20,7 +20,7 @@ from tests.timing import pause, wait_until
 
 def test_a_forked_child_neither_renews_nor_releases_its_parents_lease(place: Place) -> None:
     """In the child it is lost; releasing it there is refused; the parent never notices."""
-    with place.lock(ttl=0.6) as lease:
+    with place.lock(ttl=1.5) as lease:
         before = place.events()
 
         def child() -> dict[str, Any]:
@@ -34,7 +34,7 @@ def test_a_forked_child_neither_renews_nor_releases_its_parents_lease(place: Pla
 
         assert in_forked_child(child) == {"lost": True, "reason": "forked", "refused": True}
         assert place.events() == before
-        pause(1)  # past the ttl: the parent's watchdog goes on
+        pause(2)  # past the ttl: the parent's watchdog goes on
         assert not lease.lost
     assert place.kinds() == ["acquired", "released"]
 
@@ -56,12 +56,12 @@ def test_a_child_leaves_its_parents_block_without_releasing(place: Place) -> Non
 def test_a_forked_child_takes_locks_of_its_own(place: Place) -> None:
     """With its own connections, watchdog and identity, while its parent goes on."""
     place.lock("warm:up").acquire().release()
-    with place.lock("order:1", ttl=0.6) as lease:
+    with place.lock("order:1", ttl=1.5) as lease:
 
         def child() -> dict[str, Any]:
             busy = place.lock("order:1").try_acquire()
-            with place.lock("order:2", ttl=0.4) as own:
-                pause(0.6)
+            with place.lock("order:2", ttl=1) as own:
+                pause(1.7)
                 return {
                     "parent's is free": busy is not None,
                     "own lost": own.lost,

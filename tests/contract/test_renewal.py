@@ -17,9 +17,9 @@ from tests.timing import pause, wait_until
 def test_a_lease_is_held_for_longer_than_its_ttl(place: Place, people: People) -> None:
     """Renewed by the watchdog, as often as needed."""
     ann, bob = people("ann", "bob")
-    lease = ann.acquire(place.lock(ttl=0.3 * place.pace))
-    for _ in range(6):
-        pause(0.15 * place.pace)
+    lease = ann.acquire(place.lock(ttl=1))
+    for _ in range(4):
+        pause(0.4)
         assert not lease.lost
         assert bob.try_acquire(place.lock()) is None
     ann.release(lease)
@@ -31,7 +31,7 @@ def test_a_lease_that_was_handed_over_is_renewed_within_its_claim_window(
     place: Place, people: People
 ) -> None:
     """The first renewal makes a claim a full lease."""
-    place.engine = place.another_engine(claim_window=0.3)
+    place.engine = place.another_engine(claim_window=1)
     ann, bob = people("ann", "bob")
     lease = ann.acquire(place.lock())
     waiting = bob.start_acquire(place.lock(ttl=5, wait=5))
@@ -41,7 +41,7 @@ def test_a_lease_that_was_handed_over_is_renewed_within_its_claim_window(
     # Whose replicas must have it has it confirmed before it counts.
     assert handed.confirmed == bool(place.engine.options.min_replicas_acked)
     wait_until(lambda: handed.remaining > 4)
-    pause(0.4)
+    pause(1.2)
     assert not handed.lost
     bob.release(handed)
 
@@ -61,9 +61,10 @@ def test_renewal_never_shortens(place: Place, people: People) -> None:
 def test_a_hung_body_is_renewed_no_longer_than_max_hold(place: Place, people: People) -> None:
     """The lock is free for the next one, the handle is lost, and the log says why."""
     ann, bob = people("ann", "bob")
-    lease = ann.acquire(place.lock(ttl=0.3, max_hold=0.8))
+    lease = ann.acquire(place.lock(ttl=0.9, max_hold=1.6))
+    granted_before = place.engine.now()
     waiting = bob.start_acquire(place.lock(wait=5))
-    pause(0.5)
+    pause(1)
     assert not lease.lost
     taken = waiting.result(5)
     assert lease.lost
@@ -71,7 +72,8 @@ def test_a_hung_body_is_renewed_no_longer_than_max_hold(place: Place, people: Pe
     ended = next(event for event in place.events() if event.kind == "expired")
     assert ended.fence == lease.fence
     assert ended.detail["why"] == "max_hold"
-    assert 700 <= int(ended.detail["held_ms"]) < 1300
+    assert int(ended.detail["held_ms"]) >= 1500
+    assert lease.valid_until <= granted_before + 1.6
     bob.release(taken)
 
 
@@ -87,13 +89,12 @@ def test_renewal_by_hand_does_not_pass_max_hold(place: Place, people: People) ->
 def test_a_dropped_handle_is_renewed_no_more(place: Place, people: People) -> None:
     """Within one ttl the lock is free, and the log says that a lease was dropped."""
     ann, bob = people("ann", "bob")
-    ttl, most = 0.5 * place.pace, 0.4 * place.pace
-    lease = ann.acquire(place.lock(ttl=ttl))
-    wait_until(partial(lambda held: held.remaining < most, lease))  # the watchdog has it in hand
-    wait_until(partial(lambda held: held.remaining > most, lease))
+    lease = ann.acquire(place.lock(ttl=1))
+    wait_until(partial(lambda held: held.remaining < 0.8, lease))  # the watchdog has it in hand
+    wait_until(partial(lambda held: held.remaining > 0.8, lease))
     del lease
     gc.collect()
-    taken = bob.acquire(place.lock(), wait=3 * ttl)
+    taken = bob.acquire(place.lock(), wait=5)
     assert place.kinds() == ["acquired", "expired", "acquired"]
     bob.release(taken)
 
@@ -103,12 +104,12 @@ def test_renewal_stops_before_the_release_is_sent(
 ) -> None:
     """Released just as the watchdog is about to renew: no lease is taken for lost."""
     ann = people("ann")
-    for round_ in range(14):
-        lease = ann.acquire(place.lock(ttl=0.3 * place.pace))
-        # renewals are due after 90 to 100 ms
-        pause((0.088 + round_ * 0.001) * place.pace)
+    rounds = 10
+    for round_ in range(rounds):
+        lease = ann.acquire(place.lock(ttl=0.9))
+        pause(0.268 + round_ * 0.004)  # renewals are due after 270 to 300 ms
         ann.release(lease)
-    assert place.kinds() == ["acquired", "released"] * 14
+    assert place.kinds() == ["acquired", "released"] * rounds
     assert "lost" not in caplog.text
 
 
@@ -117,8 +118,8 @@ def test_many_leases_share_one_watchdog(place: Place, people: People) -> None:
     ann = people("ann")
     ann.release(ann.acquire(place.lock()))
     threads = threading.active_count()
-    leases = [ann.acquire(place.lock(f"order:{number}", ttl=1.5)) for number in range(300)]
-    pause(2)
+    leases = [ann.acquire(place.lock(f"order:{number}", ttl=3)) for number in range(300)]
+    pause(3.5)
     assert threading.active_count() <= threads + 1  # the watchdog, if it had ended before
     assert [lease for lease in leases if lease.lost] == []
     for lease in leases:
@@ -130,10 +131,10 @@ def test_a_lease_handed_in_while_the_watchdog_falls_asleep_is_renewed(
 ) -> None:
     """Pauses around the watchdog's linger: each lease lives past its ttl all the same."""
     ann = people("ann")
-    for round_ in range(5):
+    for round_ in range(4):
         pause(0.028 + round_ * 0.001)
-        lease = ann.acquire(place.lock(ttl=0.3 * place.pace))
-        pause(0.4 * place.pace)
+        lease = ann.acquire(place.lock(ttl=0.8))
+        pause(1)
         assert not lease.lost
         ann.release(lease)
 
@@ -145,8 +146,8 @@ def test_a_lease_that_is_due_in_months_keeps_nobody_from_being_renewed(
     """A watchdog's sleep has an end that the system can express."""
     ann = people("ann")
     year = ann.acquire(place.lock("order:year", ttl=365 * 86400, max_hold=None, renew=False))
-    brief = ann.acquire(place.lock("order:brief", ttl=0.4))
-    pause(1)
+    brief = ann.acquire(place.lock("order:brief", ttl=1))
+    pause(1.5)
     assert not brief.lost
     ann.release(brief)
     ann.release(year)

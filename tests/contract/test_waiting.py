@@ -149,7 +149,7 @@ def test_a_waiter_takes_over_from_a_holder_that_died(place: Place, people: Peopl
     with stopwatch() as watch:
         ann.acquire(place.lock(ttl=0.4, renew=False))
         handed = bob.acquire(place.lock(wait=10))
-    assert 0.39 < watch.seconds < scaled(0.9)
+    assert 0.39 < watch.seconds < scaled(2.5), "a slice is 5 s"
     bob.release(handed)
 
 
@@ -175,7 +175,7 @@ def test_waiting_lasts_as_long_as_it_may_and_no_longer(place: Place, people: Peo
     lease = ann.acquire(place.lock())
     with stopwatch() as watch, pytest.raises(WaitTimeout):
         bob.acquire(place.lock(), wait=0.45)
-    assert 0.45 <= watch.seconds < scaled(0.8)
+    assert 0.45 <= watch.seconds < scaled(2)
     ann.release(lease)
 
 
@@ -190,7 +190,7 @@ def test_a_waiter_that_fell_silent_is_passed_over(place: Place, people: People) 
     with stopwatch() as watch:
         ann.release(lease)
         handed = done(waiting)
-    assert watch.seconds < scaled(0.5)
+    assert watch.seconds < scaled(1.5), "a claim window is 3 s"
     assert "expired" not in place.kinds()
     bob.release(handed)
 

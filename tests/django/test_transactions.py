@@ -391,7 +391,7 @@ def test_an_interruption_takes_from_a_transaction_nothing_that_it_had(
 def test_it_is_renewed_until_the_end() -> None:
     """Much longer than its ttl."""
     with transaction.atomic():
-        with lock("stock", 1, ttl=scaled(0.5)) as lease:
+        with lock("stock", 1, ttl=scaled(1)) as lease:
             pass
         until = time.monotonic() + scaled(1.5)
         wait_until(lambda: time.monotonic() > until, limit_s=scaled(10))

@@ -28,6 +28,13 @@ class Words:
         self.words = words
         self.packed = packed(words)
 
+    def __add__(self, other: Words) -> Words:
+        """Return these and those, without packing any of them again."""
+        both = object.__new__(Words)
+        both.words = self.words + other.words
+        both.packed = self.packed + other.packed
+        return both
+
 
 NONE = Words()
 

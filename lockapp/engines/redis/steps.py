@@ -108,6 +108,7 @@ class RedisSteps(FlightSteps):
         self.shards = [ShardKeys.of(options.prefix, shard) for shard in range(shards)]
         self._scripts = scripts
         self._named = lru_cache(maxsize=1024)(self._words_of)
+        self._numbers = lru_cache(maxsize=256)(lambda *those: Words(*map(str, those)))
         self._policy = (
             str(options.safety_ms),
             str(options.claim_window_ms),
@@ -131,10 +132,10 @@ class RedisSteps(FlightSteps):
         """See FlightSteps."""
         return self.shards[shard_of(name, len(self.shards))]
 
-    def _words_of(self, name: str, *more: object) -> Words:
-        """What every step of one name begins with: its keys, the policy, the name; and more."""
+    def _words_of(self, name: str) -> Words:
+        """What every step of one name begins with: its keys, the policy, the name."""
         keys = self.shard(name)
-        return Words("9", *keys.shared, *keys.of_name(name), *self._policy, name, *map(str, more))
+        return Words("9", *keys.shared, *keys.of_name(name), *self._policy, name)
 
     async def _step(self, script: str, name: str, *arguments: str) -> Any:
         return await self.transport.script(self._scripts[script], arguments, self._named(name))
@@ -146,8 +147,9 @@ class RedisSteps(FlightSteps):
         if not self._verified:
             await self._verify()
         seen_ms = self.options.seen_ms if queue else 0
-        asked = self._named(
-            spec.name, spec.ttl_ms, spec.limit, spec.weight, seen_ms, spec.max_hold_ms, process_id()
+        # Apart, since names may be many and numbers are few.
+        asked = self._named(spec.name) + self._numbers(
+            spec.ttl_ms, spec.limit, spec.weight, seen_ms, spec.max_hold_ms, process_id()
         )
         return replies.acquired(
             await self.transport.script(
