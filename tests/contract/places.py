@@ -37,8 +37,6 @@ class Place(ABC):
     kind: ClassVar[str]
     shows_deadlines: ClassVar[bool] = True
     """Whether who looks sees until when a lease lasts; else its full ttl."""
-    pace: ClassVar[float] = 1.0
-    """Times a ttl so short that a slow answer could use it up."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -219,7 +217,6 @@ class ZooKeeperPlace(Place):
 
     kind = "zookeeper"
     shows_deadlines = False
-    pace = 2.0  # an answer passes more threads and a log
 
     def __init__(self, server: ZooKeeperServer, prefix: str, url: str = "") -> None:
         self.server = server
