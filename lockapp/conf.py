@@ -31,7 +31,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
-from lockapp.core.options import EngineOptions
+from lockapp.core.options import EngineOptions, UnfitOptions
 
 if TYPE_CHECKING:
     from lockapp.engines.base import Engine
@@ -117,6 +117,8 @@ class EngineConfig:
         location = cache_address(self.cache, self.alias) if self.cache else self.location
         try:
             return cls(self.alias, location, self.options)
+        except UnfitOptions as error:
+            raise ImproperlyConfigured(f"LOCKAPP[{self.alias!r}]['OPTIONS']: {error}") from error
         except ValueError as error:
             if self.cache:
                 raise ImproperlyConfigured(
@@ -126,9 +128,8 @@ class EngineConfig:
             # The parser's words may repeat a piece of the password.
             raise ImproperlyConfigured(
                 f"LOCKAPP[{self.alias!r}]['LOCATION'] is no address that {cls.__name__} can use; "
-                "it should look like redis://user:password@host:6379/0, rediss://…, "
-                "unix:///path?db=0 or redis+sentinel://host:26379,host2:26379/service/0, with "
-                "special characters in a password percent-encoded"
+                f"it should look like {cls.location_form}, with special characters in a password "
+                "percent-encoded"
             ) from None
 
 

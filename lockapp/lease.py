@@ -22,7 +22,7 @@ from lockapp.core.ports import StepPort
 from lockapp.core.run import run_sync
 from lockapp.core.values import Gone, Granted, LockSpec, Renewal, RenewItem, Undo
 from lockapp.engines import procedures
-from lockapp.exceptions import LeaseLost, LockAppError, NotHeld
+from lockapp.exceptions import EngineUnavailable, LeaseLost, LockAppError, NotHeld
 from lockapp.naming import name_digest
 
 if TYPE_CHECKING:
@@ -158,9 +158,17 @@ class Lease:
         Raises:
             LeaseLost: it is over; stop working on what it protected.
             NotHeld: it has been released.
+            EngineUnavailable: whether it is over is not known just now; on ZooKeeper, while the
+                connection is broken.
         """
         if self.live:
-            return
+            if not self._engine.doubt:
+                return
+            raise EngineUnavailable(
+                f"whether the lease of {self.name!r} is still held is not known: "
+                f"{self._engine.doubt}",
+                alias=self._engine.alias, reason="reset",
+            )  # fmt: skip
         if self.lost:
             raise self._loss()
         raise NotHeld(f"the lease of {self.name!r} has been released", name=self.name)

@@ -112,6 +112,7 @@ class Lock(Acquirable[Lease]):
             limit=limit,
             weight=weight,
         )
+        engine.vet(self.spec)
         self.wait_s = options.wait_ms / 1000 if isinstance(wait, Unset) else wait_seconds(wait)
         self.renew = renew
         self.on_lost = on_lost_option(on_lost)

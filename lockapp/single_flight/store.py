@@ -14,6 +14,7 @@ from django.core.cache import caches
 from django.core.cache.backends.base import BaseCache
 from django.core.cache.backends.dummy import DummyCache
 from django.core.cache.backends.locmem import LocMemCache
+from django.core.exceptions import ImproperlyConfigured
 
 from lockapp.engines.base import Engine
 from lockapp.exceptions import FlightFailed
@@ -31,8 +32,14 @@ def cache_of(alias: str, engine: Engine) -> BaseCache:
     """Return a cache; say once if it can't carry results to those who share the engine.
 
     Raises:
-        ImproperlyConfigured: there is no such cache.
+        ImproperlyConfigured: there is no such cache, or the engine has no single flights.
     """
+    if not engine.supports_flights:
+        raise ImproperlyConfigured(
+            f"lock engine {engine.alias!r} ({type(engine).__name__}) can't tell those who wait "
+            "that a result is there, as single_flight, on_contention='join' and remember need: "
+            "name another engine (using=…)"
+        )
     cache: BaseCache = caches[alias]
     alone = isinstance(cache, LocMemCache) and engine.shared_between_processes
     if alias not in _warned and (alone or isinstance(cache, DummyCache)):

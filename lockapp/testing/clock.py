@@ -7,8 +7,7 @@ from datetime import timedelta
 
 from lockapp.core.duration import to_ms
 from lockapp.engines.base import Engine
-from lockapp.engines.clock import boot_clock
-from lockapp.engines.memory.clock import steady_clock_us
+from lockapp.engines.clock import boot_clock, steady_clock_us
 from lockapp.engines.memory.engine import MemoryEngine
 from lockapp.engines.memory.hands import ring_waiters, spare_waiters
 from lockapp.engines.memory.server import MemoryServer

@@ -11,9 +11,17 @@ import pytest
 from lockapp import watchdog, watchdog_thread
 from lockapp.engines.base import Engine
 from lockapp.engines.redis.engine import RedisEngine
+from lockapp.engines.zookeeper import session
 from tests.contract.fronts import People
 from tests.contract.journal import Journal
-from tests.contract.places import MemoryPlace, Place, RedisPlace, SentinelPlace, assert_no_litter
+from tests.contract.places import (
+    MemoryPlace,
+    Place,
+    RedisPlace,
+    SentinelPlace,
+    ZooKeeperPlace,
+    assert_no_litter,
+)
 from tests.proxy import TcpProxy
 from tests.sentinels import Watched
 from tests.servers import RedisServer
@@ -26,6 +34,19 @@ Far = Callable[..., RedisEngine]
 def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an idle watchdog end soon, so that its thread is seen to end."""
     monkeypatch.setattr(watchdog, "LINGER_S", 0.03)
+    monkeypatch.setattr(session, "LINGER_S", 0.5)
+
+
+LACKS = {
+    "zookeeper": {
+        "claims": "a waiter whose session lives is not passed over",
+        "fences_of_time": "a fence is the number of ZooKeeper's transaction",
+        "flights": "supports_flights is False: a single flight is refused",
+        "own_log": "its events are kept in the log that the memory engine keeps, tested there",
+        "long_lives": "a ttl above three quarters of the session's timeout is refused",
+    },
+}
+"""What an engine does not offer, by the word of a test's mark `offers`."""
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +60,9 @@ WATCHED = frozenset(
     f"test_{promise}"
     for promise in ("exclusion", "tokens", "loss", "renewal", "waiting", "fencing")
 )
-"""What runs behind a Sentinel each time; `LOCKAPP_TEST_SENTINEL=all` runs everything there."""
+"""What runs behind a Sentinel each time."""
+ALL = os.environ.get("LOCKAPP_TEST_PLACES") == "all"
+"""Whether everything runs behind a Sentinel, and on ZooKeeper, too."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -49,17 +72,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     places = ["redis", "memory"]
     module = metafunc.module.__name__.rpartition(".")[2]
-    if module in WATCHED or os.environ.get("LOCKAPP_TEST_SENTINEL") == "all":
+    if ALL or module in WATCHED:
         places.append("sentinel")
+    if ALL:
+        places.append("zookeeper")
     metafunc.parametrize("place", places, indirect=True)
 
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, prefix: str) -> Iterator[Place]:
     """A lock server of every kind; at the end nothing may be left on it."""
+    for mark in request.node.iter_markers("offers"):
+        if lacking := LACKS.get(request.param, {}).get(mark.args[0]):
+            pytest.skip(f"{request.param}: {lacking}")
     made: Place
     if request.param == "redis":
         made = RedisPlace(request.getfixturevalue("redis_server"), prefix)
+    elif request.param == "zookeeper":
+        made = ZooKeeperPlace(request.getfixturevalue("zookeeper_server"), prefix)
     elif request.param == "sentinel":
         made = SentinelPlace(request.getfixturevalue("watched"), prefix)
     else:

@@ -94,6 +94,7 @@ def test_reading_goes_on_where_it_stopped(place: Place, people: People) -> None:
     assert identity.server
 
 
+@pytest.mark.offers("own_log")
 def test_trimming_forgets_what_was_stored_elsewhere(place: Place, people: People) -> None:
     """Never more than asked for; the numbers go on."""
     ann = people("ann")
@@ -109,6 +110,7 @@ def test_trimming_forgets_what_was_stored_elsewhere(place: Place, people: People
     assert place.events()[-1].number == 602
 
 
+@pytest.mark.offers("own_log")
 def test_the_log_is_capped(place: Place, people: People) -> None:
     """A collector that never comes fills no memory; what is dropped can be told by the numbers."""
     place.engine = place.another_engine(event_cap=100)

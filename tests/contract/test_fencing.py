@@ -27,6 +27,7 @@ def test_fences_grow_with_each_grant_of_any_name(place: Place, people: People) -
     assert fences == sorted(set(fences))
 
 
+@pytest.mark.offers("fences_of_time")
 def test_a_fence_is_the_time_of_its_grant_at_least(place: Place, people: People) -> None:
     """Microseconds since the epoch: so that it grows over restarts as well."""
     ann = people("ann")
@@ -36,6 +37,7 @@ def test_a_fence_is_the_time_of_its_grant_at_least(place: Place, people: People)
     ann.release(lease)
 
 
+@pytest.mark.offers("fences_of_time")
 def test_fences_grow_after_the_last_one_was_lost(place: Place, people: People) -> None:
     """The counter is gone; the clock is not."""
     ann = people("ann")

@@ -17,6 +17,8 @@ from tests.contract.fronts import Contender, People
 from tests.contract.places import Place, RedisPlace
 from tests.timing import scaled, wait_until
 
+pytestmark = pytest.mark.offers("flights")
+
 KEEP_MS = 300
 NAME = "rag:1"
 

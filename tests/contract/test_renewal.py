@@ -7,6 +7,8 @@ import threading
 from functools import partial
 from typing import Any
 
+import pytest
+
 from tests.contract.fronts import People
 from tests.contract.places import Place
 from tests.timing import pause, wait_until
@@ -24,6 +26,7 @@ def test_a_lease_is_held_for_longer_than_its_ttl(place: Place, people: People) -
     assert place.kinds() == ["acquired", "released"]
 
 
+@pytest.mark.offers("claims")
 def test_a_lease_that_was_handed_over_is_renewed_within_its_claim_window(
     place: Place, people: People
 ) -> None:
@@ -136,6 +139,7 @@ def test_a_lease_handed_in_while_the_watchdog_falls_asleep_is_renewed(
         ann.release(lease)
 
 
+@pytest.mark.offers("long_lives")
 def test_a_lease_that_is_due_in_months_keeps_nobody_from_being_renewed(
     place: Place, people: People
 ) -> None:

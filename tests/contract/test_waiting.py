@@ -195,6 +195,7 @@ def test_a_waiter_that_fell_silent_is_passed_over(place: Place, people: People) 
     bob.release(handed)
 
 
+@pytest.mark.offers("claims")
 def test_a_waiter_that_died_costs_one_claim_window(place: Place, people: People) -> None:
     """It is handed the lock, does not take it up, and the next one gets it."""
     place.engine = place.another_engine(claim_window=0.3, waiting_slice=0.6)

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from lockapp.core.run import run_sync
+from tests.contract.conftest import ALL
 from tests.stepping import RedisWorldServer
+
+collect_ignore = [] if ALL else ["test_zookeeper.py"]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from lockapp.engines.base import Engine
 from lockapp.engines.memory.engine import MemoryEngine
 from lockapp.engines.redis.engine import RedisEngine
+from lockapp.engines.zookeeper.engine import ZooKeeperEngine
 from lockapp.handler import EngineHandler
 from lockapp.lease import Lease
 from lockapp.lock import Lock
@@ -30,11 +31,16 @@ ASKS_NOBODY: dict[type, set[str]] = {
     MultiLease: {"check", "let_go"},
     Engine: {
         "after_fork", "aio", "forget", "held_by", "hold", "holds", "make_async_port",
-        "make_sync_port", "observe", "remember",
+        "make_sync_port", "observe", "remember", "vet",
     },
     EngineHandler: {"all", "reset"},
 }  # fmt: skip
-KINDS: dict[type, type] = {Semaphore: Lock, RedisEngine: Engine, MemoryEngine: Engine}
+KINDS: dict[type, type] = {
+    Semaphore: Lock,
+    RedisEngine: Engine,
+    MemoryEngine: Engine,
+    ZooKeeperEngine: Engine,
+}
 """Kinds of a class that must keep to it."""
 
 CLASSES = [*ASKS_NOBODY, *KINDS]

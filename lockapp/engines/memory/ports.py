@@ -38,6 +38,7 @@ from lockapp.core.values import (
 from lockapp.engines.memory.flights import FlightPort
 from lockapp.engines.memory.records import Inbox
 from lockapp.engines.memory.server import MemoryServer
+from lockapp.engines.subscription import TaskSubscription, ThreadSubscription
 from lockapp.process import note_of
 
 
@@ -99,41 +100,6 @@ class LoopInbox:
         if self._grant is None:
             self._filled.clear()
         return self._grant
-
-
-class Subscription:
-    """A watchdog that the server tells directly, from now until it is closed."""
-
-    stale = False
-
-    def __init__(self, port: MemoryPort) -> None:
-        self._port = port
-        port.server.listeners.add(port.watchdog)
-
-    async def close(self) -> None:
-        """See Notices."""
-        self._port.server.listeners.discard(self._port.watchdog)
-
-
-class ThreadSubscription(Subscription):
-    """The subscription of a thread, which has nothing to wait on: it is woken."""
-
-    def fileno(self) -> int:
-        """See ThreadNotices."""
-        return -1
-
-    def read(self) -> list[str]:
-        """See ThreadNotices."""
-        return []
-
-
-class TaskSubscription(Subscription):
-    """The subscription of a task, which has nothing to await: it is woken."""
-
-    async def next(self) -> list[str]:
-        """See TaskNotices. Suspends until it is cancelled."""
-        await asyncio.Event().wait()
-        return []
 
 
 class MemoryPort(FlightPort, ABC):
@@ -269,7 +235,7 @@ class SyncMemoryPort(MemoryPort):
 
     async def listen(self) -> ThreadSubscription:
         """See WatchPort."""
-        return ThreadSubscription(self)
+        return ThreadSubscription(self.server.listeners, self.watchdog)
 
     async def sleep(self, seconds: float) -> None:
         """Block this thread."""
@@ -283,7 +249,7 @@ class AsyncMemoryPort(MemoryPort):
 
     async def listen(self) -> TaskSubscription:
         """See WatchPort."""
-        return TaskSubscription(self)
+        return TaskSubscription(self.server.listeners, self.watchdog)
 
     async def sleep(self, seconds: float) -> None:
         """Suspend this task."""

@@ -41,9 +41,8 @@ from lockapp.core.values import (
     RenewReply,
     StreamIdentity,
 )
-from lockapp.engines.clock import boot_clock
+from lockapp.engines.clock import boot_clock, steady_clock_us
 from lockapp.engines.events import EventLog
-from lockapp.engines.memory.clock import steady_clock_us
 from lockapp.engines.memory.flights import Flights
 from lockapp.engines.memory.records import Inbox, Record, Waiter
 from lockapp.engines.memory.step import Step
