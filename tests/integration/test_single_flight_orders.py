@@ -79,7 +79,7 @@ class Scene:
             alias="stepping", options=options, pid=os.getpid(), now=lambda: self.world.time_s,
             remember=lambda lease, port: None, forget=lambda lease: None,
             held_by=lambda name, owner: None, observe=lambda kind, subject: None,
-            transactions=None,
+            transactions=None, vet=lambda spec: None, doubt="",
         )  # fmt: skip
         return Plan(Lock(engine, NAME), "key", self.ttl_s, 0, 120, UNSET)
 
