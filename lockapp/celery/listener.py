@@ -262,9 +262,10 @@ class Listener:
                 outcome = engine.abandon(
                     report.name, report.token, actor=self._actor, reason=f"died: {report}"
                 )
-                # Who waits for its result finds the lock free, as after a run that failed.
-                keep_ms = engine.options.seen_ms
-                run_sync(engine.sync.land(report.name, "", report.fence, ABORTED, keep_ms))
+                if engine.supports_flights:
+                    # Who waits for its result finds the lock free, as after a run that failed.
+                    keep_ms = engine.options.seen_ms
+                    run_sync(engine.sync.land(report.name, "", report.fence, ABORTED, keep_ms))
         except EngineUnavailable as down:
             now = boot_clock()
             left.failures += 1
