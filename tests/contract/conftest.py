@@ -18,16 +18,17 @@ from tests.contract.places import (
     MemoryPlace,
     Place,
     RedisPlace,
-    SentinelPlace,
-    ZooKeeperPlace,
     assert_no_litter,
 )
+from tests.contract.sentinel_place import SentinelPlace
+from tests.contract.zookeeper_place import ZooKeeperPlace
 from tests.proxy import TcpProxy
 from tests.sentinels import Watched
 from tests.servers import RedisServer
 from tests.timing import scaled
 
 Far = Callable[..., RedisEngine]
+MakePlace = Callable[[Callable[[str], Any], str], Place]
 
 
 @pytest.fixture(autouse=True)
@@ -56,13 +57,23 @@ def watched() -> Iterator[Watched]:
         yield service
 
 
-WATCHED = frozenset(
+PLACES: dict[str, MakePlace] = {
+    "redis": lambda get, prefix: RedisPlace(get("redis_server"), prefix),
+    "memory": lambda get, prefix: MemoryPlace(prefix),
+    "sentinel": lambda get, prefix: SentinelPlace(get("watched"), prefix),
+    "zookeeper": lambda get, prefix: ZooKeeperPlace(get("zookeeper_server"), prefix),
+}
+"""Every kind of lock server there is, made from the fixtures that it needs."""
+
+CHOSEN = os.environ.get("LOCKAPP_TEST_PLACES", "")
+"""Kinds of lock server that every test of the contract runs on, separated by commas."""
+USUAL = ("redis", "memory")
+"""Where everything runs unless others are chosen; the promises of `EVERYWHERE` run on all."""
+SELDOM = ("sentinel",)
+EVERYWHERE = frozenset(
     f"test_{promise}"
     for promise in ("exclusion", "tokens", "loss", "renewal", "waiting", "fencing")
 )
-"""What runs behind a Sentinel each time."""
-ALL = os.environ.get("LOCKAPP_TEST_PLACES") == "all"
-"""Whether everything runs behind a Sentinel, and on ZooKeeper, too."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -70,12 +81,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "place" not in metafunc.fixturenames or "place" in given:
         return
-    places = ["redis", "memory"]
     module = metafunc.module.__name__.rpartition(".")[2]
-    if ALL or module in WATCHED:
-        places.append("sentinel")
-    if ALL:
-        places.append("zookeeper")
+    places = CHOSEN.split(",") if CHOSEN else [*USUAL, *(SELDOM if module in EVERYWHERE else ())]
     metafunc.parametrize("place", places, indirect=True)
 
 
@@ -85,16 +92,7 @@ def place(request: pytest.FixtureRequest, prefix: str) -> Iterator[Place]:
     for mark in request.node.iter_markers("offers"):
         if lacking := LACKS.get(request.param, {}).get(mark.args[0]):
             pytest.skip(f"{request.param}: {lacking}")
-    made: Place
-    if request.param == "redis":
-        made = RedisPlace(request.getfixturevalue("redis_server"), prefix)
-    elif request.param == "zookeeper":
-        made = ZooKeeperPlace(request.getfixturevalue("zookeeper_server"), prefix)
-    elif request.param == "sentinel":
-        made = SentinelPlace(request.getfixturevalue("watched"), prefix)
-    else:
-        made = MemoryPlace(prefix)
-    yield from _used(request, made)
+    yield from _used(request, PLACES[request.param](request.getfixturevalue, prefix))
 
 
 @pytest.fixture

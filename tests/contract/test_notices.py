@@ -8,7 +8,8 @@ from typing import Any
 from lockapp.core.values import ForceOutcome, HolderState
 from lockapp.primitives import Semaphore
 from tests.contract.fronts import People
-from tests.contract.places import Place, RedisPlace, ZooKeeperPlace
+from tests.contract.places import Place, RedisPlace
+from tests.contract.zookeeper_place import ZooKeeperPlace
 from tests.proxy import TcpProxy
 from tests.timing import scaled, stopwatch, wait_until
 

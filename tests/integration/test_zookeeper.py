@@ -16,7 +16,8 @@ from lockapp.engines.zookeeper import ZooKeeperEngine, session
 from lockapp.exceptions import EngineUnavailable, LeaseLost, NotAcquired
 from lockapp.lease import Lease
 from lockapp.lock import Lock
-from tests.contract.places import ZooKeeperPlace, assert_no_litter
+from tests.contract.places import assert_no_litter
+from tests.contract.zookeeper_place import ZooKeeperPlace
 from tests.proxy import Fault, TcpProxy
 from tests.timing import scaled, stopwatch, wait_until
 from tests.zookeeper_servers import ZooKeeperEnsemble, ZooKeeperServer
