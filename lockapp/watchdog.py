@@ -290,7 +290,7 @@ class Watchdog(ABC, Generic[N]):
                 self._sweep_at = now
             for lease, answer in zip(batch, reply.renewals, strict=True):
                 lease.noticed = False
-                lease.renewed(now, reply.now_ms, answer)
+                lease.renewed(now, reply.now_ms, answer, self.defer)
                 if lease.held:
                     self._push(self._due(lease, now), weakref.ref(lease))
                 done += 1
