@@ -31,7 +31,7 @@ class Sentinel(RedisServer):
         master, *replicas = self.watched
         lines = [
             f"port {self.port}", f"bind {at}", f"dir {self.directory}",
-            f"logfile {self.directory}/log", f"sentinel myid {self.id}",
+            f"sentinel myid {self.id}",
             f"sentinel monitor {SERVICE} {at} {master.port} {(len(self.fellows) + 1) // 2 + 1}",
             f"sentinel down-after-milliseconds {SERVICE} {self.down_after_ms}",
             f"sentinel failover-timeout {SERVICE} 5000",
