@@ -38,6 +38,8 @@ from tests.timing import scaled, wait_until
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.keeps_keys]
 ROOT = Path(__file__).parents[2]
 REDIS, ZOOKEEPER = "lockapp.engines.redis.RedisEngine", "lockapp.engines.zookeeper.ZooKeeperEngine"
+# A session lasts as long as the word that it leaves for whom a lock was taken from.
+SESSION = {"session_timeout": 60, "tombstone": 1}
 PATIENT = {"connect_timeout": scaled(10), "command_timeout": scaled(10)}
 
 
@@ -80,7 +82,7 @@ def project(
         "payments": {
             "ENGINE": ZOOKEEPER if kind == "zookeeper" else REDIS,
             "LOCATION": url,
-            "OPTIONS": {**options, **({"session_timeout": 60} if kind == "zookeeper" else {})},
+            "OPTIONS": {**options, **(SESSION if kind == "zookeeper" else {})},
         },
     }
     yield kind
