@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -155,8 +156,8 @@ class Cluster:
     @staticmethod
     def _answers(node: Node) -> bool:
         """Whether it is not frozen: its state is that of a stopped process."""
-        with open(f"/proc/{node.pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "T"
+        stat = Path(f"/proc/{node.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] != "T"
 
     def _met(self) -> bool:
         return all(len(self._known(node)) == len(self.nodes) for node in self.nodes)

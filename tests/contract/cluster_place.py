@@ -52,7 +52,7 @@ class ClusterPlace(Place):
         return sorted(key for _, key in self._keys() if key.rsplit(":", 1)[-1] not in LASTING)
 
     def lose_fence(self) -> None:
-        assert self._delete("fence")
+        assert self._delete(":fence")
 
     def lose_everything(self) -> None:
         self._delete("")
@@ -63,7 +63,7 @@ class ClusterPlace(Place):
             self.cluster.master_of(key).client.set(key, "not a stream")
 
     def mend_audit(self) -> None:
-        self._delete("events")
+        self._delete(":events")
 
     def requests(self) -> int:
         return sum(
@@ -73,13 +73,24 @@ class ClusterPlace(Place):
             if name.removeprefix("cmdstat_") in ("evalsha", "eval", "blpop")
         )
 
+    def shard(self, name: str = "order:1") -> int:
+        return shard_of(name, CLUSTER_SHARDS)
+
+    def listening(self) -> bool:
+        channels = f"{self.prefix}:*"
+        return any(node.client.pubsub_channels(channels) for node in self.cluster.masters)
+
+    def following(self) -> int:
+        return sum(node.blocked("xread") for node in self.cluster.masters)
+
+    def landings(self) -> list[str]:
+        return [key for _, key in self._keys() if ":flight:" in key]
+
     def _keys(self) -> Iterator[tuple[Node, str]]:
         for node in self.cluster.masters:
             for key in node.client.scan_iter(f"{self.prefix}:*", count=1000):
                 yield node, key
 
     def _delete(self, ending: str) -> int:
-        found = [
-            (node, key) for node, key in self._keys() if key.endswith(f":{ending}" * bool(ending))
-        ]
+        found = [(node, key) for node, key in self._keys() if key.endswith(ending)]
         return sum(node.client.delete(key) for node, key in found)

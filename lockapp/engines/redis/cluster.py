@@ -17,7 +17,7 @@ without a majority.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -25,6 +25,7 @@ from urllib.parse import urlsplit, urlunsplit
 from redis import connection as sync_connection
 from redis import exceptions as redis_errors
 from redis.asyncio import connection as async_connection
+from redis.crc import key_slot
 
 from lockapp.core.options import UnfitLocation
 from lockapp.core.run import run_sync
@@ -104,8 +105,8 @@ class ClusterAddress(Address):
         host, port = server
         return NodeAddress(self.kind, {**self.settings, "host": host, "port": port}, self)
 
-    def members(self, limit_s: float) -> list[Address]:
-        """See Address.members()."""
+    def members(self, limit_s: float) -> Sequence[Address]:
+        """See Address.members(). Asked for anew each time."""
         run_sync(self.learn(BLOCKING, limit_s))
         return [self.node(server) for server in self.known.topology.masters]
 
@@ -196,7 +197,12 @@ class ClusterAddress(Address):
         node = self.node(server)
         connection = await dial.open(node, limit_s)
         try:
-            topology = read_slots(await dial.ask(connection, limit_s, "CLUSTER", "SLOTS"), server)
+            said = await dial.ask(connection, limit_s, "CLUSTER", "SLOTS")
+            topology = read_slots(said, server)
+        except redis_errors.ResponseError as error:
+            if "cluster support disabled" not in str(error):
+                raise
+            raise redis_errors.ConnectionError(f"{node} is no node of a Cluster") from error
         finally:
             await dial.close(connection)
         if not topology.ranges:
@@ -225,11 +231,16 @@ class NodeAddress(Address):
     cluster: ClusterAddress = field(repr=False, compare=False)
 
     moves = True
+    in_cluster = True
 
     @property
     def server(self) -> Server:
         """Host and port."""
         return self.settings["host"], self.settings["port"]
+
+    def has(self, key: str) -> bool:
+        """See Address.has()."""
+        return self.cluster.known.topology.server_of(key_slot(key.encode())) == self.server
 
     def left(self, connection: Any) -> bool:
         """See Address.left(): that it has no slots any more."""

@@ -41,11 +41,6 @@ class Topology:
         named = (*(server for _, _, server in self.ranges), *self.moved.values())
         return tuple(dict.fromkeys(named))
 
-    @property
-    def uncovered(self) -> int:
-        """How many slots nobody has."""
-        return SLOTS - sum(last - first + 1 for first, last, _ in self.ranges)
-
     def with_moved(self, slot: int, server: Server) -> Topology:
         """Return the same, but that ``server`` has ``slot``."""
         return Topology(self.ranges, self.replicas, {**self.moved, slot: server})
