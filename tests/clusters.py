@@ -31,6 +31,7 @@ class Node(RedisServer):
             "--cluster-node-timeout", str(round(scaled(timeout_s) * 1000)),
             "--cluster-replica-validity-factor", "0",
             "--cluster-allow-replica-migration", "no",
+            "--cluster-require-full-coverage", "no",
         )  # fmt: skip
 
     @property

@@ -11,6 +11,7 @@ from lockapp.engines.redis.topology import (
     SLOTS,
     Redirection,
     Topology,
+    half_way,
     read_slots,
     redirection,
 )
@@ -74,6 +75,14 @@ def test_a_slot_that_has_moved() -> None:
 def test_redirections(error: object, expected: Redirection | None) -> None:
     """As a wire leaves them, and as redis-py's own connections raise them."""
     assert redirection(error, A) == expected
+
+
+def test_a_slot_that_is_being_moved() -> None:
+    """Told by both kinds of connection."""
+    assert half_way(redis_errors.ResponseError("TRYAGAIN Multiple keys request during rehashing"))
+    assert half_way(redis_errors.TryAgainError("Multiple keys request during rehashing"))
+    assert not half_way(redis_errors.ResponseError("CLUSTERDOWN Hash slot not served"))
+    assert not half_way(None)
 
 
 @pytest.mark.parametrize("name", ["order:1", "a{b}c", "{}", "}{", "{0}", "{{x}}:{y", "é{1}"])

@@ -2,8 +2,9 @@
 
 Written once for threads and tasks. A redirection means that nothing was done, so that it is
 followed at once; so is the news that another node has taken the place of one that can't be
-reached. Whatever else fails is the caller's to ask again, as on one server: a slot that is being
-moved key by key (TRYAGAIN), or that nobody has just now (CLUSTERDOWN).
+reached. While a slot is moved key by key no step can be done (TRYAGAIN): a caller takes that for a
+slow server, up to the command timeout. Whatever else fails is the caller's to ask again, as on one
+server: also a slot that nobody has just now (CLUSTERDOWN).
 
 Each node has a circuit breaker of its own: one that is gone must not close the way to the others.
 """
@@ -24,7 +25,7 @@ from lockapp.engines.redis.errors import transport_error
 from lockapp.engines.redis.request import NONE, Words
 from lockapp.engines.redis.scripts import Script
 from lockapp.engines.redis.sync_transport import SyncTransport, _nothing, twin_of
-from lockapp.engines.redis.topology import Server, redirection
+from lockapp.engines.redis.topology import Server, half_way, redirection
 from lockapp.exceptions import EngineUnavailable
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 REDIRECTIONS = 5
 """Followed for one request; more are a Cluster whose nodes do not agree yet."""
+HALF_WAY_S = 0.02
+"""How soon a slot that is being moved key by key is asked for again."""
 SHUNNED_S = 0.25
 """So long is a node that was silent left alone by the watchdog, which has others to ask."""
 
@@ -130,28 +133,32 @@ class ClusterTransport:
             EngineUnavailable, ScriptError.
         """
         server, asking = await self._server_of(slot), False
-        failure: EngineUnavailable | None = None
-        for _ in range(REDIRECTIONS):
+        until = self.now() + self.options.command_timeout_ms / 1000 * self._refusable
+        redirections = 0
+        while True:
             try:
                 self._hesitate(server)
                 return await ask(self._node(server), asking)
             except EngineUnavailable as error:
-                failure = error
-                named = redirection(error.__cause__, server)
-                if named is not None:
-                    server, asking = named.server, named.only_once
+                if named := redirection(error.__cause__, server):
+                    server, asking = named
+                    redirections += 1
+                    if redirections > REDIRECTIONS:
+                        raise
                     if not asking:
                         self.address.moved(slot, server)
                     continue
                 self._doubt(server, error)
-                if error.sent or error.reason not in ("connect", "open"):
+                if half_way(error.__cause__) and self.now() < until:
+                    await self.sleep(HALF_WAY_S)
+                    server, asking = await self._server_of(slot), False
+                    continue
+                if error.reason not in ("connect", "open"):
                     raise
                 other = await self._server_of(slot)  # it may have been replaced by now
                 if other == server:
                     raise
                 server, asking = other, False
-        assert failure is not None
-        raise failure
 
     async def command(self, *arguments: Any, block_s: float = 0.0) -> Any:
         """Give a command that is of no slot to every master; return what the last one says.

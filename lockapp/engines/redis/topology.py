@@ -87,3 +87,10 @@ def redirection(error: object, asked: Server) -> Redirection | None:
     if found is None:
         return None
     return Redirection((found[2] or asked[0], int(found[3])), found[1] == "ASK")
+
+
+def half_way(error: object) -> bool:
+    """Whether an error reply says that a slot is being moved, and some of the keys have gone."""
+    if isinstance(error, redis_errors.TryAgainError):
+        return True
+    return isinstance(error, redis_errors.RedisError) and str(error).startswith("TRYAGAIN")
