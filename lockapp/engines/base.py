@@ -70,8 +70,8 @@ class Engine(ABC):
     supports_flights: ClassVar[bool] = True  # one computes and all others are told at once
     leases_outlive_process: ClassVar[bool] = True  # who has the token may end it elsewhere
     location_form: ClassVar[str] = (
-        "redis://user:password@host:6379/0, rediss://…, unix:///path?db=0 or "
-        "redis+sentinel://host:26379,host2:26379/service/0"
+        "redis://user:password@host:6379/0, rediss://…, unix:///path?db=0, "
+        "redis+sentinel://host:26379,host2:26379/service/0 or redis+cluster://host:6379,host2:6379"
     )
     """What a LOCATION looks like, for an error message."""
 

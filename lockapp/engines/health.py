@@ -30,7 +30,7 @@ class Examination:
 
     problems: list[Problem] = field(default_factory=list)
     version: str = ""
-    round_trip_ms: float | None = None  # the fastest of a few
+    round_trip_ms: float | None = None  # the fastest of a few; of several servers, the slowest's
 
     @property
     def usable(self) -> bool:

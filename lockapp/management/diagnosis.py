@@ -46,8 +46,12 @@ CURES: dict[str, tuple[int, str, str]] = {
         "Let LOCATION name the primary.",
     ),
     "cluster": (
-        ERROR, "The server is a node of a cluster; this engine speaks to one server only.",
-        "Keep locks on a server that is not part of a cluster.",
+        ERROR, "The server is a node of a Cluster, and is spoken to as if it were alone.",
+        "Let LOCATION say so: redis+cluster://host:port,host:port.",
+    ),
+    "uncovered": (
+        ERROR, "Nobody serves a part of the Cluster: {}.",
+        "Mend its nodes. With cluster-require-full-coverage nobody gets any lock until then.",
     ),
     "replicas": (
         ERROR, "Fewer replicas are connected than every lease must reach: {}.",

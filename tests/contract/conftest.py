@@ -12,6 +12,8 @@ from lockapp import watchdog, watchdog_thread
 from lockapp.engines.base import Engine
 from lockapp.engines.redis.engine import RedisEngine
 from lockapp.engines.zookeeper import session
+from tests.clusters import Cluster
+from tests.contract.cluster_place import ClusterPlace
 from tests.contract.fronts import People
 from tests.contract.journal import Journal
 from tests.contract.places import (
@@ -57,10 +59,18 @@ def watched() -> Iterator[Watched]:
         yield service
 
 
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three masters with a replica each, that see no failure."""
+    with Cluster(timeout_s=60) as made:
+        yield made
+
+
 PLACES: dict[str, MakePlace] = {
     "redis": lambda get, prefix: RedisPlace(get("redis_server"), prefix),
     "memory": lambda get, prefix: MemoryPlace(prefix),
     "sentinel": lambda get, prefix: SentinelPlace(get("watched"), prefix),
+    "cluster": lambda get, prefix: ClusterPlace(get("cluster"), prefix),
     "zookeeper": lambda get, prefix: ZooKeeperPlace(get("zookeeper_server"), prefix),
 }
 """Every kind of lock server there is, made from the fixtures that it needs."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,6 +191,20 @@ class Address:
 
     moves = False
     """Whether another server may take the place of the one that was found."""
+    in_cluster = False
+    """Whether it is meant to be a node of a Cluster."""
+
+    def members(self, limit_s: float) -> Sequence[Address]:
+        """Return the address of each server that keeps locks: of a Cluster, those of its masters.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: nobody says which they are.
+        """
+        return (self,)
+
+    def has(self, key: str) -> bool:
+        """Whether ``key`` is kept there, as far as is known."""
+        return True
 
     def left(self, connection: Any) -> bool:
         """Whether it is known that ``connection`` goes to a server that locks have moved from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -18,7 +19,15 @@ _version = re.compile(r"(\d+)\.(\d+)")
 
 
 def problems(address: Address, options: EngineOptions) -> list[Problem]:
-    """Ask the server on a connection of its own, within the connect and command timeouts."""
+    """Ask each server on a connection of its own, within the connect and command timeouts."""
+    try:
+        members = address.members(options.connect_timeout_ms / 1000)
+    except (redis_errors.RedisError, OSError) as error:
+        return [unreachable(address, error)]
+    return together([(member, _problems(member, options)) for member in members])
+
+
+def _problems(address: Address, options: EngineOptions) -> list[Problem]:
     try:
         connection = address.open(options.connect_timeout_ms / 1000)
         try:
@@ -27,8 +36,25 @@ def problems(address: Address, options: EngineOptions) -> list[Problem]:
         finally:
             connection.disconnect()
     except (redis_errors.RedisError, OSError) as error:
-        return [Problem("unreachable", f"{address}: {type(error).__name__}: {error}")]
+        return [unreachable(address, error)]
     return judge(server, memory)
+
+
+def unreachable(address: Address, error: Exception) -> Problem:
+    """Say that a server could not be asked."""
+    return Problem("unreachable", f"{address}: {type(error).__name__}: {error}")
+
+
+def together(found: Sequence[tuple[Address, Sequence[Problem]]]) -> list[Problem]:
+    """Return what was found at some servers, each kind once, with whom it is said of."""
+    if len(found) == 1:
+        return list(found[0][1])
+    kinds: dict[str, list[str]] = {}
+    for address, problems in found:
+        for kind, detail in problems:
+            named = detail if kind == "unreachable" else f"{detail} ({address})".strip()
+            kinds.setdefault(kind, []).append(named)
+    return [Problem(kind, "; ".join(details)) for kind, details in kinds.items()]
 
 
 def judge(server: dict[str, str], memory: dict[str, str]) -> list[Problem]:

@@ -246,23 +246,3 @@ def _where(sentinel: Address) -> str:
 
 def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in names}
-
-
-def address_of(url: str) -> Address:
-    """Read any address of one server, or of Sentinels that watch over it.
-
-    Raises:
-        ValueError: neither.
-    """
-    scheme = url.partition("://")[0]
-    return SentinelAddress.from_url(url) if scheme in SCHEMES else Address.from_url(url)
-
-
-def address_of_pool(pool: Any) -> Address:
-    """Take the address of a redis-py pool, and nothing else of it.
-
-    Raises:
-        ValueError: its connections are of a kind that no lock engine can use.
-    """
-    watched = hasattr(pool, "sentinel_manager")
-    return SentinelAddress.from_pool(pool) if watched else Address.from_pool(pool)

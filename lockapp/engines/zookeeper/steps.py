@@ -191,7 +191,13 @@ class Steps(Standing):
         holder = await self._withdraw(node, contenders[0])
         return GaveUp(self.session.now_ms(), holder)
 
-    async def renew(self, leases: Sequence[RenewItem]) -> RenewReply:
+    parts = 1
+
+    def part_of(self, name: str) -> int:
+        """See StepPort."""
+        return 0
+
+    async def renew(self, leases: Sequence[RenewItem], part: int = 0) -> RenewReply:
         """See StepPort."""
         if not leases:
             return RenewReply(self.session.now_ms(), [], await self._empty_locks())
