@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,17 +21,22 @@ class Node(RedisServer):
     """One node; alone until it is told to meet others."""
 
     def __init__(self, timeout_s: float) -> None:
-        self.bus_port = free_port()
+        self.bus_port = 0
+        self.known = False  # whether others know its bus port
         super().__init__(
             *REPLICATION,
             "--cluster-enabled", "yes",
             "--cluster-config-file", "nodes.conf",
-            "--cluster-port", str(self.bus_port),
             "--cluster-node-timeout", str(round(scaled(timeout_s) * 1000)),
             "--cluster-replica-validity-factor", "0",
             "--cluster-allow-replica-migration", "no",
             "--cluster-require-full-coverage", "no",
         )  # fmt: skip
+
+    def _command(self) -> list[str]:
+        if not self.known:  # chosen as late as possible, and anew when it was taken
+            self.bus_port = free_port()
+        return [*super()._command(), "--cluster-port", str(self.bus_port)]
 
     @property
     def id(self) -> str:
@@ -71,7 +75,14 @@ class Cluster:
 
     def master_of(self, key: str) -> Node:
         """Return who has the slot of ``key``, as a node that runs sees it."""
-        slot = key_slot(key.encode())
+        return self.master_of_slot(key_slot(key.encode()))
+
+    def master_of_slot(self, slot: int) -> Node:
+        """Return who has a slot, as a node that runs sees it.
+
+        Raises:
+            LookupError: nobody has.
+        """
         for first, last, port in self._ranges():
             if first <= slot <= last:
                 return next(each for each in self.nodes if each.port == port)
@@ -88,6 +99,7 @@ class Cluster:
             first, end = SLOTS * number // count, SLOTS * (number + 1) // count
             node.ask("ADDSLOTSRANGE", first, end - 1)
         for number, node in enumerate(self.nodes):
+            node.known = True
             for other in self.nodes[:number]:
                 node.ask("MEET", "127.0.0.1", other.port, other.bus_port)
         wait_until(self._met, every_s=0.02, limit_s=30, what="all nodes to have met")
@@ -114,18 +126,12 @@ class Cluster:
                 node.start()
         self.settle()
 
-    def move(self, slot: int, to: Node, *, keys: bool = True) -> None:
-        """Move a slot the way redis-cli does, key by key; ``keys=False`` leaves it half-way."""
+    def move(self, slot: int, to: Node) -> None:
+        """Move a slot the way redis-cli does, key by key."""
         origin = self.master_of_slot(slot)
         self.begin_move(slot, to)
-        if keys:
-            self.move_keys(slot, origin, to)
-            self.end_move(slot, origin, to)
-
-    def master_of_slot(self, slot: int) -> Node:
-        """Return who has a slot."""
-        port = next(port for first, last, port in self._ranges() if first <= slot <= last)
-        return next(each for each in self.nodes if each.port == port)
+        self.move_keys(slot, origin, to)
+        self.end_move(slot, origin, to)
 
     def begin_move(self, slot: int, to: Node) -> None:
         """Have the owner send askers of missing keys to ``to``."""
@@ -147,12 +153,16 @@ class Cluster:
             node.ask("SETSLOT", slot, "NODE", to.id)
 
     def _ranges(self) -> list[tuple[int, int, int]]:
+        """Return first slot, last slot and port of its master, as a node that runs sees it."""
         for node in self.nodes:
-            with contextlib.suppress(redis.RedisError, AssertionError):
+            with contextlib.suppress(redis.RedisError):
                 if node.running and self._answers(node):
-                    slots = node.ask("SLOTS")
-                    return [(first, last, master[1]) for first, last, master, *_ in slots]
+                    return self._ranges_of(node)
         raise LookupError("no node runs")
+
+    @staticmethod
+    def _ranges_of(node: Node) -> list[tuple[int, int, int]]:
+        return sorted((first, last, master[1]) for first, last, master, *_ in node.ask("SLOTS"))
 
     @staticmethod
     def _answers(node: Node) -> bool:
@@ -170,41 +180,23 @@ class Cluster:
 
     def _whole(self) -> bool:
         with contextlib.suppress(redis.RedisError, LookupError):
-            views = [sorted(map(repr, node.ask("SLOTS"))) for node in self.nodes]
-            owners = {repr([each[:8] for each in self._owners(node)]) for node in self.nodes}
+            owners = {tuple(self._ranges_of(node)) for node in self.nodes}
             calm = all("fail" not in words[2] for node in self.nodes for words in self._known(node))
-            served = all(
-                {"cluster_state:ok", f"cluster_slots_ok:{SLOTS}"} <= set(node.ask("INFO").split())
-                for node in self.nodes
-            )
-            return bool(views) and len(owners) == 1 and calm and served and self._caught_up()
+            served = {"cluster_state:ok", f"cluster_slots_ok:{SLOTS}"}
+            all_served = all(served <= set(node.ask("INFO").split()) for node in self.nodes)
+            return len(owners) == 1 and calm and all_served and self._caught_up()
         return False
 
-    @staticmethod
-    def _owners(node: Node) -> list[tuple[int, int, int]]:
-        return sorted((first, last, master[1]) for first, last, master, *_ in node.ask("SLOTS"))
-
     def _caught_up(self) -> bool:
-        masters = self.masters
-        if len(masters) < self.masters_to_begin_with:
-            return False
-        with contextlib.ExitStack() as stack:
-            for node in masters:
-                connection = stack.enter_context(node.client.client())
-                first = next(first for first, _, port in self._owners(node) if port == node.port)
-                tag = next(self._tags(first, node))
-                connection.set(f"settled{{{tag}}}", 1, px=1000)
+        """Whether each master's replica has what is written to the master now."""
+        for node in self.masters:
+            words = (f"settled{{{number}}}" for number in range(SLOTS))
+            key = next(word for word in words if self.master_of(word) is node)
+            with node.client.client() as connection:
+                connection.set(key, 1, px=1000)
                 if connection.wait(1, 100) < 1:
                     return False
         return True
-
-    def _tags(self, first: int, node: Node) -> Iterator[str]:
-        """Yield words whose slots the node has."""
-        mine = [(a, b) for a, b, port in self._owners(node) if port == node.port]
-        for number in range(100_000):
-            slot = key_slot(str(number).encode())
-            if any(a <= slot <= b for a, b in mine):
-                yield str(number)
 
     def __enter__(self) -> Self:
         return self.start()

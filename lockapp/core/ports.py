@@ -171,8 +171,8 @@ class StepPort(Protocol):
         """End (or cut to ``grace_ms``) a lease whose holder is known to be dead."""
         ...
 
-    async def sweep(self, names: Sequence[str]) -> int:
-        """Reclaim expired holders of these names, which are of one part; return how many."""
+    async def sweep(self, names: Sequence[str], part: int = 0) -> int:
+        """Reclaim expired holders of these names, which that part has told; return how many."""
         ...
 
     async def report(self, reports: Sequence[Degraded]) -> None:

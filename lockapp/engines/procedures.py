@@ -327,7 +327,7 @@ async def _sweep_part(port: StepPort, part: int) -> int:
         expired = (await once_more(lambda: port.renew((), part))).expired
         if not expired:
             return reclaimed
-        done = await port.sweep(expired)
+        done = await port.sweep(expired, part)
         reclaimed += done
         if not done:
             return reclaimed

@@ -206,7 +206,7 @@ class MemoryPort(FlightPort, ABC):
             self.server.tell(name)
         return outcome
 
-    async def sweep(self, names: Sequence[str]) -> int:
+    async def sweep(self, names: Sequence[str], part: int = 0) -> int:
         """See StepPort."""
         return self.server.sweep(self.options, names)
 

@@ -39,8 +39,10 @@ REDIRECTIONS = 5
 """Followed for one request; more are a Cluster whose nodes do not agree yet."""
 HALF_WAY_S = 0.02
 """How soon a slot that is being moved key by key is asked for again."""
+LONG_S = 0.1
+"""A failure that takes longer than this keeps the watchdog from its other work."""
 SHUNNED_S = 0.25
-"""So long is a node that was silent left alone by the watchdog, which has others to ask."""
+"""So long does it leave a node alone then: it has others to ask."""
 
 
 class Circuits:
@@ -136,6 +138,7 @@ class ClusterTransport:
         until = self.now() + self.options.command_timeout_ms / 1000 * self._refusable
         redirections = 0
         while True:
+            began = self.now()
             try:
                 self._hesitate(server)
                 return await ask(self._node(server), asking)
@@ -148,17 +151,18 @@ class ClusterTransport:
                     if not asking:
                         self.address.moved(slot, server)
                     continue
-                self._doubt(server, error)
+                self._doubt(server, error, began)
                 if half_way(error.__cause__) and self.now() < until:
                     await self.sleep(HALF_WAY_S)
                     server, asking = await self._server_of(slot), False
                     continue
                 if error.reason not in ("connect", "open"):
                     raise
-                other = await self._server_of(slot)  # it may have been replaced by now
-                if other == server:
-                    raise
-                server, asking = other, False
+                failed, server = server, await self._server_of(slot)
+                redirections += 1
+                if server == failed or redirections > REDIRECTIONS:
+                    raise  # nobody has its place yet
+                asking = False
 
     async def command(self, *arguments: Any, block_s: float = 0.0) -> Any:
         """Give a command that is of no slot to every master; return what the last one says.
@@ -169,10 +173,11 @@ class ClusterTransport:
         reply = None
         await self._refresh()
         for server in self.address.known.topology.masters:
+            began = self.now()
             try:
                 reply = await self._node(server).command(*arguments, block_s=block_s)
             except EngineUnavailable as error:
-                self._doubt(server, error)
+                self._doubt(server, error, began)
                 raise
         return reply
 
@@ -187,11 +192,12 @@ class ClusterTransport:
         first = os.getpid() % len(masters)  # not all processes at the same one
         failure: EngineUnavailable | None = None
         for server in masters[first:] + masters[:first]:
+            began = self.now()
             try:
                 self._hesitate(server)
                 return await self._node(server).listen(channels)
             except EngineUnavailable as error:
-                self._doubt(server, error)
+                self._doubt(server, error, began)
                 failure = error
         assert failure is not None
         raise failure
@@ -243,13 +249,13 @@ class ClusterTransport:
             if await self._nodes[server][0].rest():
                 self._nodes.pop(server, None)
 
-    def _doubt(self, server: Server, error: EngineUnavailable) -> None:
+    def _doubt(self, server: Server, error: EngineUnavailable, began: float) -> None:
         if error.reason == "refused":
             return
         silent = error.reason in SILENT
         self.address.doubt(server if silent else None)
         now = self.now()
-        if silent and not self._refusable and self._shunned.get(server, 0.0) <= now:
+        if silent and now - began > LONG_S and not self._refusable:
             self._shunned[server] = now + SHUNNED_S
 
     def _hesitate(self, server: Server) -> None:

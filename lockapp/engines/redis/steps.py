@@ -228,9 +228,9 @@ class RedisSteps(FlightSteps, ReadingSteps):
         reply = await self._step("abandon", name, token, str(grace_ms), note, self._notice)
         return ForceOutcome(replies.text(reply[0]).lower())
 
-    async def sweep(self, names: Sequence[str]) -> int:
+    async def sweep(self, names: Sequence[str], part: int = 0) -> int:
         """See StepPort."""
-        shard = self.shard(names[0])
+        shard = self.shards[part]  # also of what does not belong there, or it would stay
         keys = [*shard.shared, *(key for name in names for key in shard.of_name(name))]
         reply = await self._run("sweep", shard, keys, *self._policy, *names)
         return int(reply[1])

@@ -291,7 +291,7 @@ class Steps(Standing):
         empty = zip(names, batch.values, strict=True)
         return [lock_name(name) for name, stat in empty if stat and not stat.numChildren]
 
-    async def sweep(self, names: Sequence[str]) -> int:
+    async def sweep(self, names: Sequence[str], part: int = 0) -> int:
         """See StepPort. Holders end with their time or session; what is left is an empty lock."""
         paths = [self.session.paths.lock(name) for name in names]
         if not paths:
