@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from lockapp.core.options import EngineOptions
-from lockapp.engines.zookeeper import ZooKeeperEngine, session
+from lockapp.engines.zookeeper import ZooKeeperEngine, errands
 from lockapp.exceptions import EngineUnavailable, LeaseLost, NotAcquired
 from lockapp.lease import Lease
 from lockapp.lock import Lock
@@ -30,7 +30,7 @@ Make = Callable[..., ZooKeeperEngine]
 @pytest.fixture(autouse=True)
 def short_session_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an idle session end soon, so that its threads are seen to end."""
-    monkeypatch.setattr(session, "LINGER_S", 0.2)
+    monkeypatch.setattr(errands, "LINGER_S", 0.2)
 
 
 @pytest.fixture
