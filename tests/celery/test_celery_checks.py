@@ -138,7 +138,7 @@ def test_an_engine_that_is_not_there_is_an_error(current: Celery, told: Told) ->
         ({"remember": 5}, ["lockapp.E006"]),
         ({"scope": "queued"}, ["lockapp.E006"]),
         ({"scope": "queued_or_running"}, ["lockapp.E006"]),
-        ({"scope": "queued_and_running"}, ["lockapp.E006"]),
+        ({"scope": "queued_and_running", "on_contention": "wait"}, ["lockapp.E006"]),
         ({"on_contention": "wait"}, []),
         ({"on_contention": "retry", "limit": 2}, []),
     ],
