@@ -168,7 +168,7 @@ INTERNAL: dict[type, set[str]] = {
     Engine: {
         "sync", "aio", "make_sync_port", "make_async_port", "remember", "forget", "held_by",
         "holds", "observe", "observer", "after_fork", "pid", "hold", "local", "transactions",
-        "leases", "ports",
+        "leases", "ports", "address", "examine", "problems",
     },
 }  # fmt: skip
 """Public to the other modules of lockapp, and not to applications."""

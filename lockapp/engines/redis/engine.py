@@ -14,9 +14,12 @@ from lockapp.core.breaker import LONGEST_COOL_DOWN_S
 from lockapp.core.options import EngineOptions
 from lockapp.core.ports import EnginePort
 from lockapp.engines.base import Engine
+from lockapp.engines.health import Examination, Problem
 from lockapp.engines.redis.address import Address
 from lockapp.engines.redis.async_transport import AsyncTransport
 from lockapp.engines.redis.circuit import Circuit
+from lockapp.engines.redis.examination import examine
+from lockapp.engines.redis.health import problems
 from lockapp.engines.redis.scripts import build_all
 from lockapp.engines.redis.sentinel import address_of
 from lockapp.engines.redis.steps import RedisSteps
@@ -50,6 +53,14 @@ class RedisEngine(Engine):
         # A child's own: closed. Where another server takes over soon, soon is when to ask again.
         longest_s = COOL_DOWN_S if self.address.moves else LONGEST_COOL_DOWN_S
         self.circuit = Circuit(self.alias, self.options, self.observe, longest_s)
+
+    def problems(self) -> list[Problem]:
+        """See Engine."""
+        return problems(self.address, self.options)
+
+    def examine(self) -> Examination:
+        """See Engine."""
+        return examine(self.address, self.options)
 
     def make_sync_port(self) -> EnginePort:
         """See Engine."""

@@ -35,6 +35,7 @@ class Ending(Subcommand):
     """What the two have in common: one lease, by its fence, and a reason."""
 
     json_too = True
+    makes_events = True
     purpose: ClassVar[str]
     """What is done to the lease, as an infinitive."""
 
