@@ -20,7 +20,7 @@ from tests.contract.places import assert_no_litter
 from tests.contract.zookeeper_place import ZooKeeperPlace
 from tests.proxy import Fault, TcpProxy
 from tests.timing import scaled, stopwatch, wait_until
-from tests.zookeeper_servers import ZooKeeperEnsemble, ZooKeeperServer
+from tests.zookeeper_servers import ZooKeeperServer
 
 pytestmark = pytest.mark.needs("java")
 
@@ -273,36 +273,3 @@ def test_what_is_no_address_is_refused(url: str) -> None:
     """Where the engine is declared."""
     with pytest.raises(ValueError, match="ZooKeeper"):
         ZooKeeperEngine("none", url, EngineOptions())
-
-
-def test_an_ensemble_whose_leader_dies_goes_on(prefix: str) -> None:
-    """What is held stays held, a waiter gets its turn, and fences grow."""
-    options = EngineOptions.parse({"prefix": prefix, "connect_timeout": scaled(2)})
-    with ZooKeeperEnsemble() as ensemble:
-        here, there = (ZooKeeperEngine(alias, ensemble.url, options) for alias in ("a", "b"))
-        held = Lock(here, "order:1", ttl=25).acquire()
-        got: list[Lease] = []
-        waiting = threading.Thread(
-            target=lambda: got.append(Lock(there, "order:1", wait=scaled(30)).acquire())
-        )
-        waiting.start()
-        wait_until(lambda: here.show("order:1").waiter_count == 1)  # type: ignore[union-attr]
-        ensemble.leader.kill()
-
-        def renewed() -> bool:
-            try:
-                held.renew()
-            except EngineUnavailable:
-                return False
-            return True
-
-        wait_until(renewed, limit_s=scaled(20), every_s=0.1, what="a new leader")
-        assert not held.lost
-        assert not got
-        held.release()
-        waiting.join()
-        assert got[0].fence > held.fence
-        got[0].release()
-        for engine in (here, there):
-            engine.close()
-        wait_until(lambda: here.session._thread is None and there.session._thread is None)
