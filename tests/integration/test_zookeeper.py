@@ -212,6 +212,24 @@ def test_a_dead_process_keeps_its_locks_for_the_session_timeout_and_no_longer(
     Lock(near.engine, "order:1", wait=scaled(5)).acquire().release()
 
 
+def test_who_took_a_lease_away_is_told_and_leaves_nothing_even_if_it_dies(
+    make: Make, near: ZooKeeperPlace
+) -> None:
+    """As the process of a command does: it ends as soon as it has the answer."""
+    lease = near.lock("order:1").acquire()
+    pid = os.fork()
+    if pid == 0:
+        operator = make(session_timeout=0.8, ttl=0.5, tombstone=60)
+        operator.force_release("order:1", lease.fence, actor="ann", reason="stuck")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    wait_until(lambda: lease.lost, what="the holder to hear of it")
+    assert lease.lost_reason == "forced"
+    with pytest.raises(LeaseLost, match="ann"):
+        lease.check()
+    wait_until(lambda: near.litter() == [], limit_s=10, what="the word for the holder to go")
+
+
 def test_an_empty_lock_that_a_dead_session_left_is_swept(near: ZooKeeperPlace) -> None:
     """Nobody sees it, and it goes when somebody looks."""
     with near.lock("order:2"):

@@ -12,18 +12,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from kazoo.exceptions import BadVersionError, NodeExistsError
+from kazoo.exceptions import NodeExistsError
 from kazoo.protocol.states import EventType
 
 from lockapp.engines.zookeeper.keeping import Keeping
-from lockapp.engines.zookeeper.names import from_data, to_data
+from lockapp.engines.zookeeper.names import TOLD_NAMES, from_data
 from lockapp.engines.zookeeper.requests import Batch, Request
 from lockapp.engines.zookeeper.tokens import Node
 
 Ring = Callable[[], None]
-
-TOLD_NAMES = 20
-"""How many of the last names a notice repeats, for who missed one."""
 
 
 class Watching(Keeping):
@@ -125,24 +122,6 @@ class Watching(Keeping):
     def _made_place(self, batch: Batch) -> None:
         if isinstance(batch.errors[-1], NodeExistsError | None):
             self.call(self._listen)
-
-    def tell(self, name: str) -> None:
-        """Tell the holders of ``name``, in every process, that something happened to it."""
-        self.call(lambda: self._tell(name))
-
-    def _tell(self, name: str) -> None:
-        def write(batch: Batch) -> None:
-            if batch.errors[0] is None:
-                data, stat = batch.values[0]
-                names = [*from_data(data).get("names", []), name][-TOLD_NAMES:]
-                told = Request.set(self.paths.notices, to_data({"names": names}), stat.version)
-                self._ask([told], again)
-
-        def again(batch: Batch) -> None:
-            if isinstance(batch.errors[0], BadVersionError):
-                self.tell(name)
-
-        self._ask([Request.get(self.paths.notices)], write)
 
     def _notice(self, name: str) -> None:
         for watchdog in list(self.listeners):
