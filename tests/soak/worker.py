@@ -1,7 +1,8 @@
 """A process that takes locks at random until told to stop: `python -m tests.soak.worker …`.
 
-Arguments: URL, prefix, log file, stop file, seed, and optionally how many replicas must have a
-lease; then, an engine that can't be asked is no failure. It logs its leases for `tests/history.py`.
+Arguments: URL (of Redis, or `zk://`), prefix, log file, stop file, seed, and optionally how many
+replicas must have a lease; then, an engine that can't be asked is no failure. Its leases are logged
+for `tests/history.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import time
 from pathlib import Path
 
 from lockapp.core.options import EngineOptions
+from lockapp.engines.base import Engine
 from lockapp.engines.redis.engine import RedisEngine
+from lockapp.engines.zookeeper import ZooKeeperEngine
 from lockapp.exceptions import EngineUnavailable, LeaseLost, NotAcquired
 from lockapp.lock import Lock
 
@@ -23,6 +26,7 @@ OPTIONS = {
     "waiting_slice": 0.5,
     "tombstone": 1,
     "event_cap": 1_000_000,
+    "session_timeout": 4,
 }
 
 
@@ -32,7 +36,8 @@ def main() -> None:
     chance = random.Random(seed)
     options = {**OPTIONS, "prefix": prefix, "min_replicas_acked": int(acks[0]) if acks else 0}
     outage = EngineUnavailable if acks else ()
-    engine = RedisEngine("soak", url, EngineOptions.parse(options))
+    kind: type[Engine] = ZooKeeperEngine if url.startswith("zk://") else RedisEngine
+    engine = kind("soak", url, EngineOptions.parse(options))
     with Path(log).open("a", buffering=1) as out:
         while not Path(stop).exists():
             lock = Lock(engine, chance.choice(NAMES), wait=chance.choice([0, 0.01, 5, 5, 5]))
