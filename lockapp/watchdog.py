@@ -59,10 +59,12 @@ GIVE_UP_UNDO_S = 3600.0
 """An undo that got no answer for so long is dropped."""
 LISTEN_AGAIN_S = 1.0
 """How soon after an attempt to open a notice channel the next one may follow."""
-LONGEST_PAUSE_S = 3600.0
-"""A lease may be due in years; poll() counts milliseconds in 31 bits."""
 LINGER_S = 5.0
-"""How long a watchdog without work waits for more, before it closes idle connections and ends."""
+"""How long a watchdog without work waits for more, before it closes idle connections and ends.
+
+It sleeps no longer than this at a time either: nobody wakes it when he releases, and so it looks
+whether what it sleeps for is still held.
+"""
 
 
 N = TypeVar("N", bound=Notices)
@@ -174,7 +176,7 @@ class Watchdog(ABC, Generic[N]):
             self._wake_at = due
         if self.notices is None:
             due = min(due, self._listen_at)
-        await self.pause(min(due - now, LONGEST_PAUSE_S))
+        await self.pause(min(due - now, LINGER_S))
         return False
 
     async def _hear(self) -> None:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 SECRET_KEY = "only for tests"
 USE_TZ = True
-INSTALLED_APPS: list[str] = []
+INSTALLED_APPS = ["lockapp.metrics"] if "PROMETHEUS_MULTIPROC_DIR" in os.environ else []
 DATABASES: dict[str, dict[str, object]] = {}
 
 CACHES = {

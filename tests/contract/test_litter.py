@@ -67,6 +67,19 @@ def test_threads_and_connections_end_when_nothing_is_held(
     wait_until(lambda: not watchdogs())
 
 
+def test_a_watchdog_that_sleeps_until_a_renewal_notices_that_it_is_not_needed(
+    redis_place: RedisPlace, people: People
+) -> None:
+    """Nobody wakes it when he releases, and the renewal would be due in twenty seconds."""
+    place = redis_place
+    ann = people("ann")
+    lease = ann.acquire(place.lock(ttl=60))
+    ports = [place.engine.sync, *place.engine._loops.values()]
+    wait_until(lambda: any(port.watchdog._heap for port in ports))
+    ann.release(lease)
+    wait_until(lambda: connections(place) == 0)
+
+
 def connections(place: RedisPlace) -> int:
     return sum(client["name"] == "lockapp" for client in place.client.client_list())
 
