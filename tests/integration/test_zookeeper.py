@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from lockapp.lock import Lock
 from tests.contract.places import assert_no_litter
 from tests.contract.zookeeper_place import ZooKeeperPlace
 from tests.proxy import Fault, TcpProxy
-from tests.timing import scaled, stopwatch, wait_until
+from tests.timing import await_until, scaled, stopwatch, wait_until
 from tests.zookeeper_servers import ZooKeeperServer
 
 pytestmark = pytest.mark.needs("java")
@@ -228,6 +229,28 @@ def test_who_took_a_lease_away_is_told_and_leaves_nothing_even_if_it_dies(
     with pytest.raises(LeaseLost, match="ann"):
         lease.check()
     wait_until(lambda: near.litter() == [], limit_s=10, what="the word for the holder to go")
+
+
+async def test_tasks_that_hold_or_wait_need_no_threads(near: ZooKeeperPlace, make: Make) -> None:
+    """Fifty of each in one loop: the session's threads are all there are."""
+    engine, lock = make(), f"/{near.prefix}/locks/order:1"
+    first = await Lock(engine, "order:1").aacquire()
+    threads = threading.active_count()
+    held = [await Lock(engine, f"held:{number}").aacquire() for number in range(50)]
+    fences = [first.fence]
+
+    async def wait_for_it() -> None:
+        async with Lock(engine, "order:1", wait=scaled(30)) as lease:
+            fences.append(lease.fence)
+
+    waiting = [asyncio.create_task(wait_for_it()) for _ in range(50)]
+    await await_until(lambda: len(near.client.get_children(lock)) == 51, limit_s=10)
+    assert threading.active_count() <= threads
+    for lease in (first, *held):
+        await lease.arelease()
+    await asyncio.gather(*waiting)
+    assert fences == sorted(set(fences))
+    await engine.aclose()
 
 
 def test_an_empty_lock_that_a_dead_session_left_is_swept(near: ZooKeeperPlace) -> None:
