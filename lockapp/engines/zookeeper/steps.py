@@ -226,7 +226,7 @@ class Steps(Standing):
         if ended:
             return Renewal(0, ended.kind, ended.note)
         if node is None or seen is None:
-            return Renewal(0, "expired" if tokens.overdue(item.token) else "gone", "")
+            return Renewal(0, "gone", "")
         found, error = seen
         if isinstance(error, NoNodeError):
             kind, note = await self._learn_end(node)
