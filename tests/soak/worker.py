@@ -26,6 +26,7 @@ OPTIONS = {
     "tombstone": 1,
     "event_cap": 1_000_000,
     "prefix": "soak",
+    "session_timeout": 4,
 }
 
 
@@ -33,7 +34,9 @@ def command(
     location: str, log: Path, stop: Path, seed: object, *, harmed: bool = False, **options: Any
 ) -> list[str]:
     """Return how such a process is started."""
-    given = {"LOCATION": location, "OPTIONS": {**OPTIONS, **options}}
+    given: dict[str, Any] = {"LOCATION": location, "OPTIONS": {**OPTIONS, **options}}
+    if location.startswith("zk://"):
+        given["ENGINE"] = "lockapp.engines.zookeeper.ZooKeeperEngine"
     command = [sys.executable, "-m", "tests.soak.worker", json.dumps(given)]
     return [*command, str(log), str(stop), str(seed), *(["harmed"] if harmed else [])]
 
