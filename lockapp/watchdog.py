@@ -10,7 +10,9 @@ Theory of operation
   times belongs to the watchdog alone. It is woken only for something due earlier than what it
   sleeps for.
 * It keeps weak references: a dropped lease is renewed no more.
-* Leases that are due, and those due soon, are renewed together, up to ``renew_batch`` a call.
+* Leases that are due, and those due soon, are renewed together, up to ``renew_batch`` a call. A
+  call is about one part of the engine (a shard of a Cluster): what becomes of one part is nothing
+  to the leases of another.
 * A failed renewal is tried again until the lease's own deadline; then the lease is lost.
 * A notice channel tells at once what others did to a lease (forced, abandoned, asked to let go). A
   notice only makes a renewal due: its answer is the truth. When the channel opens again after it
@@ -216,7 +218,7 @@ class Watchdog(ABC, Generic[N]):
         self._take_noticed(now)
         batch = self._take_due(now)
         while batch:
-            await self._renew(batch)
+            await self._renew_all(batch)
             now = self.port.now()
             self._take_in(now)
             batch = self._take_due(now)
@@ -257,9 +259,10 @@ class Watchdog(ABC, Generic[N]):
         heapq.heapify(self._heap)
 
     def _take_due(self, now: float) -> list[Lease]:
-        """Take the leases to be renewed in one call off the heap; note the losses on the way."""
+        """Take leases to be renewed off the heap, a call's per part; note the losses on the way."""
         batch: list[Lease] = []
-        while self._heap and len(batch) < self.port.options.renew_batch:
+        most = self.port.options.renew_batch * self.port.parts
+        while self._heap and len(batch) < most:
             due, _, ref = self._heap[0]
             lease = ref()
             if lease is None or not lease.held:
@@ -282,17 +285,36 @@ class Watchdog(ABC, Generic[N]):
                 batch.append(lease)
         return batch
 
+    async def _renew_all(self, due: list[Lease]) -> None:
+        parts: dict[int, list[Lease]] = {}
+        for lease in due:
+            parts.setdefault(self.port.part_of(lease.name), []).append(lease)
+        most = self.port.options.renew_batch
+        calls = [
+            leases[at : at + most]
+            for leases in parts.values()
+            for at in range(0, len(leases), most)
+        ]
+        try:
+            while calls:
+                await self._renew(calls.pop())
+        except BaseException:
+            for batch in calls:
+                self._put_off(batch)  # they stay looked after
+            raise
+
     async def _renew(self, batch: list[Lease]) -> None:
         now = self.port.now()
         done = 0
         try:
             reply = await self.port.renew([lease.renew_item for lease in batch])
-            self._look_at = now + LOOK_EVERY_S
+            if self.port.parts == 1:  # else it has told of one of many
+                self._look_at = now + LOOK_EVERY_S
             if reply.expired:
                 self._sweep_at = now
             for lease, answer in zip(batch, reply.renewals, strict=True):
                 lease.noticed = False
-                lease.renewed(now, reply.now_ms, answer)
+                lease.renewed(now, reply.now_ms, answer, self.defer)
                 if lease.held:
                     self._push(self._due(lease, now), weakref.ref(lease))
                 done += 1
@@ -322,8 +344,13 @@ class Watchdog(ABC, Generic[N]):
     async def _carry_out_undo(self) -> None:
         if self.port.now() < self._undo_at:
             return
+        silent = set()  # parts of which nothing is heard
         for _ in range(len(self._undo)):
             undo, until = self._undo[0]
+            part = self.port.part_of(undo.name)
+            if part in silent:
+                self._undo.rotate(-1)  # their order doesn't matter
+                continue
             try:
                 await self.port.release(
                     undo.name, undo.token, tombstone=undo.tombstone, why=undo.why
@@ -331,7 +358,9 @@ class Watchdog(ABC, Generic[N]):
             except EngineUnavailable as error:
                 self._undo_at = self.port.now() + renewal.RETRY_S
                 if self.port.now() < until:
-                    return  # the order of undoing doesn't matter; the server's silence does
+                    silent.add(part)
+                    self._undo.rotate(-1)
+                    continue
                 logger.error("gave up undoing a request for %s: %s", undo.name, error)
             except EngineError:
                 logger.exception("could not undo a request for %s", undo.name)

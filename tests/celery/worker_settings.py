@@ -30,3 +30,10 @@ LOCKAPP = {
         "OPTIONS": {"connect_timeout": 0.5, "command_timeout": 0.5},
     },
 }
+
+if zookeeper := os.environ.get("LOCKAPP_TEST_ZOOKEEPER_LOCKS"):
+    LOCKAPP["zookeeper"] = {
+        "ENGINE": "lockapp.engines.zookeeper.ZooKeeperEngine",
+        "LOCATION": zookeeper,
+        "OPTIONS": {"prefix": os.environ["LOCKAPP_TEST_PREFIX"]},
+    }
