@@ -7,7 +7,6 @@ processes are real.
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ from lockapp.exceptions import EngineUnavailable
 from lockapp.lock import Lock
 from tests.certificates import make_certificate
 from tests.contract.fronts import People
+from tests.endings import end
 from tests.guarded_sentinels import ASKS, OWNER, USER, WORD, Guard, GuardedService
 from tests.sentinels import SERVICE
 from tests.timing import scaled, wait_until
@@ -69,17 +69,7 @@ def make(prefix: str) -> Iterator[Make]:
 
     yield of
     for engine in made:
-        engine.close()
-        ended(engine)
-
-
-def ended(engine: Engine) -> None:
-    """Wait until its watchdog has ended: it may be in the middle of connecting."""
-    name = f"lockapp-watchdog-{engine.alias}"
-    wait_until(
-        lambda: all(each.name != name for each in threading.enumerate()),
-        limit_s=60, every_s=0.05, what="the watchdog to end",
-    )  # fmt: skip
+        end(engine)
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -134,10 +124,10 @@ def test_a_cache_on_them_will_do(guarded: GuardedService, prefix: str, people: P
         given = {"CACHE": "locks", "OPTIONS": {**PATIENT, "prefix": prefix}}
         engine = conf.read_engine("default", given).build()
         hand_over(engine, people)
-        engine.close()
-        ended(engine)
+        end(engine)
 
 
+@pytest.mark.timeout(300)
 def test_after_a_failover_the_same_words_open_the_new_master(
     failing: GuardedService, make: Make, people: People
 ) -> None:

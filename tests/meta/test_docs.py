@@ -41,8 +41,10 @@ TASKS = ROOT / "docs" / "howto" / "celery-tasks.md"
 CHOOSING = ROOT / "docs" / "howto" / "choose-an-engine.md"
 TESTS = ROOT / "docs" / "howto" / "test-code-that-locks.md"
 
-PENDING = {"docs/explanation/guarantees.md", "docs/glossary.md"}
-"""Pages that may be linked before they are there."""
+PENDING = {
+    "docs/explanation/guarantees.md", "docs/glossary.md", "tests/integration/test_redlock.py"
+}  # fmt: skip
+"""What may be linked before it is there."""
 MOST_LINES = 150  # of the README: what does not fit belongs into docs/
 
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
