@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import random
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -39,6 +38,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from lockapp.core import renewal
+from lockapp.core.chance import chance
 from lockapp.core.ports import EVERY_LOCK, Notices, WatchPort
 from lockapp.core.values import Undo
 from lockapp.engines import procedures
@@ -57,6 +57,8 @@ SWEEP_AFTER_S = 0.1
 """After a lease of ours ran out, the server is asked to reclaim it."""
 LOOK_EVERY_S = 5.0
 """So often, at most, the server is asked for leases of dead processes; renewals ask as well."""
+LOOK_PARTS = 16
+"""Of an engine of many parts, so many are asked at a time: a request each."""
 GIVE_UP_UNDO_S = 3600.0
 """An undo that got no answer for so long is dropped."""
 LISTEN_AGAIN_S = 1.0
@@ -87,6 +89,8 @@ class Watchdog(ABC, Generic[N]):
         self._undo_at = 0.0
         self._sweep_at = float("inf")
         self._look_at = 0.0
+        self._suspects: set[int] = set()  # parts in which leases have run out
+        self._look_from = random.randrange(port.parts)  # noqa: S311
         self._noticed: deque[str] = deque()
         self.notices: N | None = None
         self._deaf = False  # the channel broke or could not be opened: something may be missed
@@ -207,7 +211,7 @@ class Watchdog(ABC, Generic[N]):
         """When to look at ``lease`` next, after a grant or a renewal."""
         if lease.confirmed and (lease.final or not lease.renewing):
             return lease.valid_until
-        return renewal.renew_at(now, lease.valid_until - now, random.random())  # noqa: S311
+        return renewal.renew_at(now, lease.valid_until - now, chance.random())
 
     async def round(self) -> float | None:
         """Do what is due; return when (own clock) the next is, or None when nothing is left."""
@@ -274,6 +278,7 @@ class Watchdog(ABC, Generic[N]):
             heapq.heappop(self._heap)
             if now >= lease.valid_until:
                 self._sweep_at = min(self._sweep_at, now + SWEEP_AFTER_S)
+                self._suspects.add(self.port.part_of(lease.name))
                 try:
                     lease.lose(lease.lost_reason or "expired")
                 except BaseException:  # of who was told: the others stay looked after
@@ -312,6 +317,7 @@ class Watchdog(ABC, Generic[N]):
                 self._look_at = now + LOOK_EVERY_S
             if reply.expired:
                 self._sweep_at = now
+                self._suspects.add(self.port.part_of(batch[0].name))
             for lease, answer in zip(batch, reply.renewals, strict=True):
                 lease.noticed = False
                 lease.renewed(now, reply.now_ms, answer, self.defer)
@@ -334,10 +340,15 @@ class Watchdog(ABC, Generic[N]):
         heapq.heappush(self._heap, (due, next(self._order), ref))
 
     async def _sweep(self) -> None:
+        now, of = self.port.now(), self.port.parts
+        parts, self._suspects = self._suspects, set()
         self._sweep_at = float("inf")
-        self._look_at = self.port.now() + LOOK_EVERY_S
+        if of == 1 or now >= self._look_at:
+            parts |= {(self._look_from + n) % of for n in range(min(LOOK_PARTS, of))}
+            self._look_from = (self._look_from + LOOK_PARTS) % of
+            self._look_at = now + LOOK_EVERY_S
         try:
-            await procedures.sweep(self.port)
+            await procedures.sweep(self.port, parts)
         except EngineError as error:
             logger.warning("could not reclaim expired leases: %s", error)
 

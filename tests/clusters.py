@@ -133,6 +133,16 @@ class Cluster:
         self.move_keys(slot, origin, to)
         self.end_move(slot, origin, to)
 
+    def move_whole(self, slot: int, to: Node) -> None:
+        """Move a slot in one go, as Valkey 9 can.
+
+        Raises:
+            redis.ResponseError: this server can't.
+        """
+        origin = self.master_of_slot(slot)
+        origin.ask("MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", to.id)
+        wait_until(lambda: self.master_of_slot(slot) is to, limit_s=20, what="the slot to move")
+
     def begin_move(self, slot: int, to: Node) -> None:
         """Have the owner send askers of missing keys to ``to``."""
         origin = self.master_of_slot(slot)

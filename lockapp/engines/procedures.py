@@ -23,7 +23,7 @@ so a second cancellation can't interrupt it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from lockapp.core import backoff
@@ -301,8 +301,8 @@ async def once_more(step: Callable[[], Awaitable[T]]) -> T:
         return await step()
 
 
-async def sweep(port: StepPort) -> int:
-    """Reclaim every holder whose lease ran out; return how many.
+async def sweep(port: StepPort, parts: Iterable[int] | None = None) -> int:
+    """Reclaim every holder whose lease ran out, in all parts or in some; return how many.
 
     Bounded: at most as many rounds as it takes to pass over the names expired at the start.
 
@@ -311,7 +311,7 @@ async def sweep(port: StepPort) -> int:
     """
     reclaimed = 0
     failure: EngineUnavailable | None = None
-    for part in range(port.parts):
+    for part in range(port.parts) if parts is None else parts:
         try:
             reclaimed += await _sweep_part(port, part)
         except EngineUnavailable as error:

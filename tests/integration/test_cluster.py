@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from redis.crc import key_slot
+from redis.exceptions import ResponseError
 
 from lockapp.core.options import EngineOptions
 from lockapp.engines.redis import cluster as cluster_module
@@ -161,7 +162,10 @@ def other(cluster: Cluster, node: Node) -> Node:
     return next(each for each in cluster.masters if each is not node)
 
 
-def test_a_slot_that_has_moved_is_followed(cluster: Cluster, make: Make, people: People) -> None:
+@pytest.mark.parametrize("how", ["move", "move_whole"])
+def test_a_slot_that_has_moved_is_followed(
+    cluster: Cluster, make: Make, people: People, how: str
+) -> None:
     """By holders and waiters who know nothing of it: held is held, and handed over in order."""
     engine = make()
     ann, bob = people("ann", "bob")
@@ -170,7 +174,12 @@ def test_a_slot_that_has_moved_is_followed(cluster: Cluster, make: Make, people:
     wait_until(lambda: (state := engine.show("order:1")) and state.waiter_count)
     slot = slot_of(engine, "order:1")
     origin = cluster.master_of_slot(slot)
-    cluster.move(slot, other(cluster, origin))
+    try:
+        getattr(cluster, how)(slot, other(cluster, origin))
+    except ResponseError as error:
+        ann.release(lease)
+        bob.release(waiting.result(scaled(20)))
+        pytest.skip(f"this server moves slots key by key only: {error}")
     assert cluster.master_of_slot(slot) is not origin
     ann.renew(lease)
     ann.release(lease)

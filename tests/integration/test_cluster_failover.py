@@ -186,7 +186,7 @@ def test_who_comes_while_a_node_is_gone_is_told_so_at_once(cluster: Cluster, mak
 
 
 def test_all_nodes_gone_is_unavailable(cluster: Cluster, make: Make) -> None:
-    """And when they are back, locks are."""
+    """To who knew them, and to who never found them."""
     engine = make(connect_timeout=scaled(1), command_timeout=scaled(1))
     Lock(engine, NAMES[0]).acquire().release()
     for node in cluster.nodes:
@@ -194,4 +194,4 @@ def test_all_nodes_gone_is_unavailable(cluster: Cluster, make: Make) -> None:
     for known in (engine, make(connect_timeout=scaled(1))):
         with pytest.raises(EngineUnavailable) as told:
             Lock(known, NAMES[0], wait=0).acquire()
-        assert told.value.reason == "connect"
+        assert told.value.reason in ("connect", "open")  # the watchdog may have been here before

@@ -39,10 +39,9 @@ REDIRECTIONS = 5
 """Followed for one request; more are a Cluster whose nodes do not agree yet."""
 HALF_WAY_S = 0.02
 """How soon a slot that is being moved key by key is asked for again."""
-LONG_S = 0.1
-"""A failure that takes longer than this keeps the watchdog from its other work."""
-SHUNNED_S = 0.25
-"""So long does it leave a node alone then: it has others to ask."""
+SHUNNED_S = (0.05, 0.25)
+"""After a failure the watchdog leaves a node alone for as long as that took, within these bounds:
+it has others to ask, and its next dozen questions would be the same failure again."""
 
 
 class Circuits:
@@ -255,8 +254,9 @@ class ClusterTransport:
         silent = error.reason in SILENT
         self.address.doubt(server if silent else None)
         now = self.now()
-        if silent and now - began > LONG_S and not self._refusable:
-            self._shunned[server] = now + SHUNNED_S
+        if silent and not self._refusable and self._shunned.get(server, 0.0) <= now:
+            least, most = SHUNNED_S
+            self._shunned[server] = now + min(max(now - began, least), most)
 
     def _hesitate(self, server: Server) -> None:
         """Don't let the watchdog wait once more for a node that it has just waited for."""

@@ -156,7 +156,9 @@ def judge_state(facts: dict[str, str], saves: bool | None) -> Iterator[Problem]:
 
 
 def _judge_coverage(connection: Any) -> Iterator[Problem]:
-    served = int(info(ask(connection, "CLUSTER", "INFO")).get("cluster_slots_ok", 0))
+    served = SLOTS
+    with suppress(redis_errors.ResponseError):  # not allowed
+        served = int(info(ask(connection, "CLUSTER", "INFO")).get("cluster_slots_ok", 0))
     if served < SLOTS:
         yield Problem("uncovered", f"{SLOTS - served} of {SLOTS} slots")
 

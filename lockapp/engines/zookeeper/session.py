@@ -5,7 +5,9 @@ Theory of operation
 Everybody in the process, threads and event loops, shares one session. Nobody but the session's
 own thread calls the client: a request is a function put into a queue (an interrupt that strikes
 inside the client would leave it broken), and its answer is handed to who waits for it. So all
-requests reach the server in the order in which they were made.
+requests reach the server in the order in which they were made. One exception: when the client's
+thread hears that a waiter may be next, it asks for the queue there and then, and the waiter is
+woken by the answer. A look more, whenever it is made, does no harm.
 
 The thread also keeps time. The server frees a node when its *session* ends; a lease that runs out
 while its process lives is ended here:

@@ -12,12 +12,12 @@ is cut off from the ensemble may answer looks for a while.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
+from lockapp.core.chance import chance
 from lockapp.core.values import (
     AllGranted,
     Busy,
@@ -289,7 +289,7 @@ class Steps(Standing):
         locks = self.session.paths.locks
         names = (await self.ask(Request.children(locks))).values[0] or []
         if len(names) > LOOKED_AT:
-            names = random.sample(names, LOOKED_AT)
+            names = chance.sample(names, LOOKED_AT)
         if not names:
             return []
         batch = await self.ask(*(Request.exists(f"{locks}/{name}") for name in names))
