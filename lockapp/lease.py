@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -319,14 +320,16 @@ class Lease:
             raise self._loss()
         self.spec = spec
         assert type(reply) is Granted
-        self.renewed(sent_at, reply.now_ms, Renewal(reply.deadline_ms, "", ""))
+        renewal = Renewal(reply.deadline_ms, "", "")
+        self.renewed(sent_at, reply.now_ms, renewal, port.defer)
+        self.check()
 
     async def _renew(self, port: StepPort) -> None:
         self.check()
         sent_at = port.now()
         item = self.renew_item._replace(ttl_ms=self.spec.ttl_ms)
         reply = await procedures.once_more(lambda: port.renew((item,)))
-        self.renewed(sent_at, reply.now_ms, reply.renewals[0])
+        self.renewed(sent_at, reply.now_ms, reply.renewals[0], port.defer)
         self.check()
 
     @property
@@ -352,10 +355,20 @@ class Lease:
         """Whether the watchdog has to look after it: neither released nor known to be lost."""
         return self._state is HELD
 
-    def renewed(self, sent_at: float, now_ms: int, renewal: Renewal) -> None:
-        """Take note of a renewal's answer."""
+    def renewed(
+        self, sent_at: float, now_ms: int, renewal: Renewal, defer: Callable[[Undo], None]
+    ) -> None:
+        """Take note of a renewal's answer.
+
+        One that comes when the lease is over by our own clock is too late, whatever it says: who
+        has read that it is lost has stopped. What the server then keeps for nobody is given back
+        by ``defer``.
+        """
         if not renewal.deadline_ms:
             self.lose(renewal.kind, renewal.note)
+        elif self.lost:
+            defer(self.undo)
+            self.lose(self.lost_reason)
         elif self._state is HELD:
             self.valid_until = valid_until(sent_at, now_ms, renewal.deadline_ms)
             self.confirmed = True

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import random
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -39,6 +38,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from lockapp.core import renewal
+from lockapp.core.chance import chance
 from lockapp.core.ports import EVERY_LOCK, Notices, WatchPort
 from lockapp.core.values import Undo
 from lockapp.engines import procedures
@@ -212,7 +212,7 @@ class Watchdog(ABC, Generic[N]):
         """When to look at ``lease`` next, after a grant or a renewal."""
         if lease.confirmed and (lease.final or not lease.renewing):
             return lease.valid_until
-        return renewal.renew_at(now, lease.valid_until - now, random.random())  # noqa: S311
+        return renewal.renew_at(now, lease.valid_until - now, chance.random())
 
     async def round(self) -> float | None:
         """Do what is due; return when (own clock) the next is, or None when nothing is left."""
@@ -324,7 +324,7 @@ class Watchdog(ABC, Generic[N]):
                 self._suspects.add(self.port.part_of(batch[0].name))
             for lease, answer in zip(batch, reply.renewals, strict=True):
                 lease.noticed = False
-                lease.renewed(now, reply.now_ms, answer)
+                lease.renewed(now, reply.now_ms, answer, self.defer)
                 if lease.held:
                     self._push(self._due(lease, now), weakref.ref(lease))
                 done += 1

@@ -31,6 +31,7 @@ from lockapp.core.values import (
 )
 from lockapp.engines import procedures
 from lockapp.engines.clock import boot_clock
+from lockapp.engines.health import Examination, Problem
 from lockapp.engines.procedures import once_more
 from lockapp.watchdog_task import TaskWatchdog
 from lockapp.watchdog_thread import ThreadWatchdog
@@ -75,6 +76,10 @@ class Engine(ABC):
     """What a LOCATION looks like, for an error message."""
 
     now = staticmethod(boot_clock)
+
+    address: Any = None
+    """Where its server is, as text without secrets; ``place`` of it says whether two are the same.
+    None: its locks live in this process."""
 
     def __init__(self, alias: str, location: Any, options: EngineOptions) -> None:
         """Prepare the engine; nothing is connected.
@@ -339,6 +344,17 @@ class Engine(ABC):
     async def aping(self) -> None:
         """See ping()."""
         await once_more(lambda: self.aio().ping())
+
+    def problems(self) -> list[Problem]:
+        """Ask the server, in one short visit, for what its own settings do to locks; never raises.
+
+        A check asks it at each deployment: what only an operator wants to know is for examine().
+        """
+        return []
+
+    def examine(self) -> Examination:
+        """Ask the server for all that endangers locks on it; what fails is a finding."""
+        return Examination()
 
     @property
     def shards(self) -> int:

@@ -11,7 +11,7 @@ import pytest
 from lockapp import watchdog, watchdog_thread
 from lockapp.engines.base import Engine
 from lockapp.engines.redis.engine import RedisEngine
-from lockapp.engines.zookeeper import session
+from lockapp.engines.zookeeper import errands
 from tests.clusters import Cluster
 from tests.contract.cluster_place import ClusterPlace
 from tests.contract.fronts import People
@@ -37,7 +37,7 @@ MakePlace = Callable[[Callable[[str], Any], str], Place]
 def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an idle watchdog end soon, so that its thread is seen to end."""
     monkeypatch.setattr(watchdog, "LINGER_S", 0.03)
-    monkeypatch.setattr(session, "LINGER_S", 0.5)
+    monkeypatch.setattr(errands, "LINGER_S", 0.5)
 
 
 LACKS = {

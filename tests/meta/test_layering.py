@@ -115,6 +115,8 @@ LAYERS = (
             "tasks",
             "templatetags",
             "templatetags.*",
+            "metrics",
+            "metrics.*",
             "testing",
             "testing.*",
             "pytest_plugin",
@@ -135,6 +137,7 @@ ONE_EDGE = {
 EXTRAS = {
     "celery": ("celery", "celery.*", "tasks"),
     "kazoo": ("engines.zookeeper", "engines.zookeeper.*"),
+    "prometheus_client": ("metrics.prometheus",),
 }
 
 # (module, what it imports): why that is right all the same.

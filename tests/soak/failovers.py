@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Protocol
 
 from tests.history import Stay, judge, read_log
 from tests.servers import RedisServer
+from tests.soak.worker import command
 from tests.timing import scaled, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -48,8 +48,10 @@ def contend(
     stop = directory / "stop"
     crowd = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.worker", service.url, "soak",
-             str(directory / f"w{number}.log"), str(stop), str(number), str(acks)],
+            command(
+                service.url, directory / f"w{number}.log", stop, number,
+                harmed=True, min_replicas_acked=acks,
+            ),
             cwd=ROOT,
         )
         for number in range(PROCESSES)

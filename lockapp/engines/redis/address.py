@@ -71,6 +71,10 @@ NAMELESS: dict[str, None] = (
     else {"lib_name": None, "lib_version": None}
 )
 """Saves a round trip (CLIENT SETINFO) per connection; newer redis-py warns of the older names."""
+BLOCKING_ONLY = frozenset(
+    inspect.signature(sync_connection.SSLConnection.__init__).parameters
+) - frozenset(inspect.signature(async_connection.SSLConnection.__init__).parameters)
+"""What redis-py's blocking connections can check of a certificate and its asynchronous can not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,9 @@ class Address:
                 f"a lock engine can't use a {kind}; give a redis://, rediss:// or unix:// address"
             )
         settings.setdefault("client_name", "lockapp")
+        for name in BLOCKING_ONLY.intersection(settings):  # a pool has them all, most not in use
+            if not settings[name]:
+                del settings[name]
         return cls(kind, settings)
 
     def __str__(self) -> str:

@@ -14,11 +14,14 @@ from lockapp.core.breaker import LONGEST_COOL_DOWN_S
 from lockapp.core.options import EngineOptions
 from lockapp.core.ports import EnginePort
 from lockapp.engines.base import Engine
+from lockapp.engines.health import Examination, Problem
 from lockapp.engines.redis.address import Address
 from lockapp.engines.redis.async_transport import AsyncTransport
 from lockapp.engines.redis.circuit import Circuit
 from lockapp.engines.redis.cluster import ClusterAddress
 from lockapp.engines.redis.cluster_transport import Circuits, ClusterTransport
+from lockapp.engines.redis.examination import examine
+from lockapp.engines.redis.health import problems
 from lockapp.engines.redis.keys import CLUSTER_SHARDS
 from lockapp.engines.redis.location import address_of
 from lockapp.engines.redis.scripts import build_all
@@ -65,6 +68,14 @@ class RedisEngine(Engine):
     def shards(self) -> int:
         """See Engine."""
         return CLUSTER_SHARDS if isinstance(self.address, ClusterAddress) else 1
+
+    def problems(self) -> list[Problem]:
+        """See Engine."""
+        return problems(self.address, self.options)
+
+    def examine(self) -> Examination:
+        """See Engine."""
+        return examine(self.address, self.options)
 
     def make_sync_port(self) -> EnginePort:
         """See Engine."""

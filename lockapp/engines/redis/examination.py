@@ -9,32 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from redis import exceptions as redis_errors
 
 from lockapp.core.options import EngineOptions
+from lockapp.engines.health import TRIPS, Examination, Problem, judge_trips
 from lockapp.engines.redis.address import Address
-from lockapp.engines.redis.health import Problem, ask, info, judge, together, unreachable
+from lockapp.engines.redis.health import ask, info, judge, together, unreachable
 from lockapp.engines.redis.keys import CLUSTER_SHARDS, ShardKeys
 from lockapp.engines.redis.topology import SLOTS
 
-TRIPS = 5
 FULL = 0.9
 """Of memory or connections: how much of the limit is worth a word."""
 CLOCKS_APART_S = 2.0
 UNSWEPT_S = 60
 """A lease that ran out is reclaimed by the next one who wants the lock, or by a collector."""
-
-
-@dataclass(slots=True)
-class Examination:
-    """What was found, those that stop every lock first; and a few facts."""
-
-    problems: list[Problem] = field(default_factory=list)
-    version: str = ""
-    round_trip_ms: float | None = None  # the fastest of a few; of several servers, the slowest's
 
 
 def examine(
@@ -178,14 +168,6 @@ def judge_replicas(facts: dict[str, str], options: EngineOptions) -> Iterator[Pr
     connected = int(facts.get("connected_slaves", 0))
     if connected < options.min_replicas_acked and facts.get("role") == "master":
         yield Problem("replicas", f"{connected} of {options.min_replicas_acked}")
-
-
-def judge_trips(slowest_s: float, options: EngineOptions) -> Iterator[Problem]:
-    """Judge how long the server takes to answer, beside what leases and timeouts allow."""
-    limit_s = min(options.ttl_ms / 3, options.command_timeout_ms) / 1000
-    if slowest_s > limit_s / 10:
-        kind = "slow" if slowest_s <= limit_s / 2 else "too slow"
-        yield Problem(kind, f"{slowest_s * 1000:.0f} ms; {limit_s * 1000:.0f} ms is the most")
 
 
 def _saves(connection: Any) -> bool | None:

@@ -1,31 +1,21 @@
-"""What a server's own settings mean for locks: asked from the server, told as plain records.
-
-Nothing is changed on the server. The records need no Django, so that a system check and a command
-can both show them.
-"""
+"""What a server's own settings mean for locks: asked from the server; nothing is changed there."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis import exceptions as redis_errors
 
 from lockapp.core.options import EngineOptions
+from lockapp.engines.health import Problem
 from lockapp.engines.redis.address import Address
 
 OLDEST = (7, 0)
 """The oldest server whose scripts can do what ours need: flags, and TIME before a write."""
 
 _version = re.compile(r"(\d+)\.(\d+)")
-
-
-class Problem(NamedTuple):
-    """One thing about a server that endangers locks."""
-
-    kind: str  # unreachable, version, eviction; examination knows more
-    detail: str
 
 
 def problems(address: Address, options: EngineOptions) -> list[Problem]:
