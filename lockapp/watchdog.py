@@ -90,7 +90,7 @@ class Watchdog(ABC, Generic[N]):
         self._sweep_at = float("inf")
         self._look_at = 0.0
         self._suspects: set[int] = set()  # parts in which leases have run out
-        self._look_from = random.randrange(port.parts)  # noqa: S311
+        self._look_from = chance.randrange(port.parts)
         self._to_sweep: list[int] = []
         self._noticed: deque[str] = deque()
         self.notices: N | None = None
