@@ -91,6 +91,7 @@ class Watchdog(ABC, Generic[N]):
         self._look_at = 0.0
         self._suspects: set[int] = set()  # parts in which leases have run out
         self._look_from = chance.randrange(port.parts)
+        self._to_sweep: list[int] = []
         self._noticed: deque[str] = deque()
         self.notices: N | None = None
         self._deaf = False  # the channel broke or could not be opened: something may be missed
@@ -226,13 +227,16 @@ class Watchdog(ABC, Generic[N]):
             now = self.port.now()
             self._take_in(now)
             batch = self._take_due(now)
-        if now >= min(self._sweep_at, self._look_at):
-            await self._sweep()
+        self._plan_sweeping(now)
+        if self._to_sweep:  # one part a round: what is due must not wait for a tour of all
+            await self._sweep(self._to_sweep.pop())
         times = [self._heap[0][0]] if self._heap else []
         if self._undo:
             times.append(self._undo_at)
         if self._sweep_at != float("inf"):
             times.append(self._sweep_at)
+        if self._to_sweep:
+            times.append(now)
         self._wake_at = min(times, default=float("inf"))
         # Looked at last: what is handed in from now on compares itself with the time just set.
         return now if self._handed_in else min(times, default=None)
@@ -339,16 +343,22 @@ class Watchdog(ABC, Generic[N]):
     def _push(self, due: float, ref: weakref.ref[Lease]) -> None:
         heapq.heappush(self._heap, (due, next(self._order), ref))
 
-    async def _sweep(self) -> None:
-        now, of = self.port.now(), self.port.parts
-        parts, self._suspects = self._suspects, set()
-        self._sweep_at = float("inf")
-        if of == 1 or now >= self._look_at:
-            parts |= {(self._look_from + n) % of for n in range(min(LOOK_PARTS, of))}
+    def _plan_sweeping(self, now: float) -> None:
+        if now >= self._sweep_at:
+            self._to_sweep += self._suspects
+            self._suspects.clear()
+            self._sweep_at = float("inf")
+        if now >= self._look_at and not self._to_sweep:
+            of = self.port.parts
+            self._to_sweep += [(self._look_from + n) % of for n in range(min(LOOK_PARTS, of))]
             self._look_from = (self._look_from + LOOK_PARTS) % of
             self._look_at = now + LOOK_EVERY_S
+
+    async def _sweep(self, part: int) -> None:
+        if self.port.parts == 1:
+            self._look_at = self.port.now() + LOOK_EVERY_S
         try:
-            await procedures.sweep(self.port, parts)
+            await procedures.sweep(self.port, (part,))
         except EngineError as error:
             logger.warning("could not reclaim expired leases: %s", error)
 

@@ -17,7 +17,7 @@ import pytest
 
 from lockapp import watchdog
 from lockapp.exceptions import WaitTimeout
-from lockapp.lease import RELEASING
+from lockapp.holding import RELEASING
 from lockapp.lock import Lock
 from tests.contract.fronts import People
 from tests.contract.places import LASTING, Place, RedisPlace

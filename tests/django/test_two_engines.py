@@ -1,7 +1,7 @@
 """Two engines in one project: whoever looks, releases, stores or examines reaches both.
 
-Locks of "default" are on one Redis server; those of "payments" on another, behind Sentinels, or on
-ZooKeeper. All servers are real.
+Locks of "default" are on one Redis server; those of "payments" on another, behind Sentinels, in a
+Cluster, or on ZooKeeper. All servers are real.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from lockapp.exceptions import LeaseLost
 from lockapp.handler import locks
 from lockapp.lease import Lease
 from lockapp.models import EventCursor, LockEvent, LockHold
+from tests.clusters import Cluster
 from tests.django.children import child_environment
 from tests.sentinels import Watched
 from tests.servers import RedisServer
@@ -57,10 +58,18 @@ def watched() -> Iterator[Watched]:
         yield service
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Three masters that share the slots."""
+    with Cluster() as made:
+        yield made
+
+
 @pytest.fixture(
     params=[
         "redis",
         "sentinel",
+        "cluster",
         pytest.param("zookeeper", marks=pytest.mark.needs("java")),
     ]
 )
@@ -74,7 +83,10 @@ def project(
     request: pytest.FixtureRequest, kind: str, settings: Any, redis_url: str, prefix: str
 ) -> Iterator[str]:
     """Put "default" on the shared Redis server and "payments" elsewhere; yields what that is."""
-    server = {"redis": "second_redis", "sentinel": "watched", "zookeeper": "zookeeper_server"}
+    server = {
+        "redis": "second_redis", "sentinel": "watched", "cluster": "cluster",
+        "zookeeper": "zookeeper_server",
+    }  # fmt: skip
     url = request.getfixturevalue(server[kind]).url
     options = {"prefix": prefix, **PATIENT}
     settings.LOCKAPP = {

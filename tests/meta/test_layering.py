@@ -65,6 +65,7 @@ LAYERS = (
             "engines.*",
             "callbacks",
             "degraded",
+            "holding",
             "lease",
             "lock",
             "primitives",
