@@ -61,7 +61,7 @@ class Engine(ABC):
     before it is used, and a child process starts without its parent's connections and leases.
     """
 
-    supports_fencing: ClassVar[bool] = True  # each grant has a larger integer
+    supports_fencing: bool = True  # each grant has a larger integer; may depend on options
     supports_events: ClassVar[bool] = True  # transitions are recorded with the step itself
     shared_between_processes: ClassVar[bool] = True  # others than this process see its locks
     supports_replica_acks: ClassVar[bool] = False  # has a lease count only when replicas have it

@@ -20,6 +20,7 @@ from tests.contract.places import (
     RedisPlace,
     assert_no_litter,
 )
+from tests.contract.redlock_place import Masters, RedlockPlace
 from tests.contract.sentinel_place import SentinelPlace
 from tests.contract.zookeeper_place import ZooKeeperPlace
 from tests.proxy import TcpProxy
@@ -46,6 +47,11 @@ LACKS = {
         "own_log": "its events are kept in the log that the memory engine keeps, tested there",
         "long_lives": "a ttl above three quarters of the session's timeout is refused",
     },
+    "redlock": {
+        "claims": "nobody queues, so nothing is handed over",
+        "flights": "supports_flights is False: a single flight is refused",
+        "own_log": "its events are kept in the log that the memory engine keeps, tested there",
+    },
 }
 """What an engine does not offer, by the word of a test's mark `offers`."""
 
@@ -57,10 +63,18 @@ def watched() -> Iterator[Watched]:
         yield service
 
 
+@pytest.fixture(scope="session")
+def masters() -> Iterator[Masters]:
+    """Three masters that share nothing."""
+    with Masters() as servers:
+        yield servers
+
+
 PLACES: dict[str, MakePlace] = {
     "redis": lambda get, prefix: RedisPlace(get("redis_server"), prefix),
     "memory": lambda get, prefix: MemoryPlace(prefix),
     "sentinel": lambda get, prefix: SentinelPlace(get("watched"), prefix),
+    "redlock": lambda get, prefix: RedlockPlace(get("masters"), prefix),
     "zookeeper": lambda get, prefix: ZooKeeperPlace(get("zookeeper_server"), prefix),
 }
 """Every kind of lock server there is, made from the fixtures that it needs."""

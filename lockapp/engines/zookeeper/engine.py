@@ -13,8 +13,8 @@ from lockapp.core.options import EngineOptions, UnfitOptions
 from lockapp.core.ports import EnginePort
 from lockapp.core.values import LockSpec
 from lockapp.engines.base import Engine
+from lockapp.engines.process_log import log_of
 from lockapp.engines.zookeeper.address import Address
-from lockapp.engines.zookeeper.events import log_of
 from lockapp.engines.zookeeper.ports import AsyncZooKeeperPort, SyncZooKeeperPort
 from lockapp.engines.zookeeper.session import Session
 

@@ -1,0 +1,93 @@
+"""Who holds what on which node, as people read it: the nodes' own words put together.
+
+A lease has a fence of its own on each node. What is the same everywhere is a mark made from its
+token, which travels in the holder's description and does not give the token away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from lockapp.core.values import HolderState, LockState
+from lockapp.engines.redis.redlock.procedures import Outcomes, answers, majority
+
+MARK = "lease"
+"""The word of a description under which the mark stands."""
+
+
+def mark_of(token: str) -> str:
+    """Return what tells a token's lease from others and does not give the token away."""
+    return hashlib.blake2b(token.encode(), digest_size=6).hexdigest()
+
+
+def marked(description: str, token: str) -> str:
+    """Return a description with the mark in it."""
+    rest = description[1:]
+    return f'{{"{MARK}":"{mark_of(token)}"{"" if rest == "}" else ","}{rest}'
+
+
+class Grant(NamedTuple):
+    """One lease: what each node that has it says. Nodes by index."""
+
+    mark: str
+    on: dict[int, HolderState]
+
+    def seen_as(self, fence: int) -> bool:
+        """Whether some node calls it so."""
+        return any(holder.fence == fence for holder in self.on.values())
+
+
+def grants(outcomes: Outcomes) -> dict[str, list[Grant]]:
+    """Put the nodes' answers to ``inspect`` together, by name."""
+    found: dict[str, dict[str, dict[int, HolderState]]] = defaultdict(lambda: defaultdict(dict))
+    for at in answers(outcomes):
+        for lock in outcomes[at][1]:
+            for holder in lock.holders:
+                mark = holder.description.get(MARK, f"{at} {holder.fence}")
+                found[lock.name][mark][at] = holder
+    return {name: [Grant(*it) for it in marks.items()] for name, marks in found.items()}
+
+
+def whole(grant: Grant, count: int, answered: int) -> bool:
+    """Whether a lease may be one: with those who did not answer it can be on a majority."""
+    return len(grant.on) + count - answered >= majority(count)
+
+
+def states(
+    sought: Sequence[str], outcomes: Outcomes, names: Sequence[str]
+) -> tuple[int, list[LockState]]:
+    """Return a node's time and the locks that are held.
+
+    What a minority of nodes has is nobody's: it was given back, or is on its way.
+    """
+    answered = answers(outcomes)
+    now_ms = outcomes[answered[0]][0]
+    found, locks = grants(outcomes), []
+    for name in sought:
+        holders = [
+            _merged(grant, names)
+            for grant in found.get(name, ())
+            if whole(grant, len(names), len(answered))
+        ]
+        if holders:
+            locks.append(LockState(name, name.partition(":")[0], 1, tuple(holders), 0))
+    return now_ms, locks
+
+
+def _merged(grant: Grant, names: Sequence[str]) -> HolderState:
+    """Describe a lease by what counts: it lasts as long as on its best majority of nodes."""
+    holders = sorted(grant.on.values(), key=lambda it: it.remaining_ms, reverse=True)
+    counted = holders[min(majority(len(names)), len(holders)) - 1]
+    described = {key: value for key, value in counted.description.items() if key != MARK}
+    return replace(
+        counted,
+        fence=max(it.fence for it in holders),
+        held_ms=max(it.held_ms for it in holders),
+        granted_ms=min(it.granted_ms for it in holders),
+        description={**described, "nodes": ", ".join(names[at] for at in sorted(grant.on))},
+        revoked=next((it.revoked for it in holders if it.revoked), ""),
+    )

@@ -1,0 +1,101 @@
+"""Locks on three masters that share nothing."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from lockapp.core.options import EngineOptions
+from lockapp.engines.base import Engine
+from lockapp.engines.redis import RedlockEngine
+from lockapp.exceptions import EngineUnavailable
+from tests.contract.places import LASTING, Place
+from tests.servers import RedisServer
+
+
+class Masters:
+    """Independent servers, started and stopped together."""
+
+    def __init__(self, count: int = 3) -> None:
+        self.servers = [RedisServer() for _ in range(count)]
+
+    @property
+    def urls(self) -> list[str]:
+        """Their addresses."""
+        return [server.url for server in self.servers]
+
+    def __enter__(self) -> Self:
+        for server in self.servers:
+            server.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for server in self.servers:
+            if server.running:
+                server.resume()
+            server.stop()
+
+
+class RedlockPlace(Place):
+    """A prefix on all of them."""
+
+    kind = "redlock"
+
+    def __init__(self, masters: Masters, prefix: str) -> None:
+        self.masters = masters
+        super().__init__(prefix)
+
+    def make_engine(self, alias: str, options: EngineOptions) -> Engine:
+        return RedlockEngine(alias, self.masters.urls, options)
+
+    def key(self, of: str) -> str:
+        """Spell a key of the prefix."""
+        return f"{self.prefix}:{{0}}:{of}"
+
+    def raw(self, name: str) -> object:
+        lock = self.key(f"lock:{name}")
+        return [
+            (
+                server.client.hgetall(lock),
+                server.client.pexpiretime(lock),
+                server.client.zscore(self.key("held"), name),
+            )
+            for server in self.masters.servers
+        ]
+
+    def litter(self) -> list[str]:
+        try:
+            self.engine.sweep()
+        except EngineUnavailable as down:
+            return [str(down)]
+        found: set[Any] = set()
+        for server in self.masters.servers:
+            found.update(server.client.scan_iter(f"{self.prefix}:*", count=1000))
+        return sorted(key for key in found if key.rsplit(":", 1)[-1] not in LASTING)
+
+    def lose_fence(self) -> None:
+        for server in self.masters.servers:
+            assert server.client.delete(self.key("fence"))
+
+    def lose_everything(self) -> None:
+        for server in self.masters.servers:
+            server.client.flushdb()
+
+    def break_audit(self) -> None:
+        raise NotImplementedError("events are kept in this process")
+
+    def mend_audit(self) -> None:
+        raise NotImplementedError("events are kept in this process")
+
+    def requests(self) -> int:
+        return sum(
+            value["calls"]
+            for server in self.masters.servers
+            for name, value in server.client.info("commandstats").items()
+            if name.removeprefix("cmdstat_") in ("evalsha", "eval")
+        )
