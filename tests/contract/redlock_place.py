@@ -79,8 +79,8 @@ class RedlockPlace(Place):
         return sorted(key for key in found if key.rsplit(":", 1)[-1] not in LASTING)
 
     def lose_fence(self) -> None:
-        for server in self.masters.servers:
-            assert server.client.delete(self.key("fence"))
+        # One may still have to be told of the lock.
+        assert any(server.client.delete(self.key("fence")) for server in self.masters.servers)
 
     def lose_everything(self) -> None:
         for server in self.masters.servers:

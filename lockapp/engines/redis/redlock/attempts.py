@@ -51,6 +51,7 @@ class Attempts:
         """Take note that it holds."""
         self.flush(sent_at)
         self._lasts(attempt, sent_at + life_ms / 1000)
+        attempt.waits = False
         if attempt.granted_ms:
             return  # asked again: its reply was lost, or too late
         attempt.granted_at, attempt.granted_ms = sent_at, int(time.time() * 1000)
@@ -62,6 +63,11 @@ class Attempts:
             weight=str(spec.weight), limit=str(spec.limit), max_hold_ms=str(spec.max_hold_ms),
             description=attempt.description,
         )  # fmt: skip
+
+    def waiting(self, name: str) -> list[Attempt]:
+        """Return those of this process that will ask for a lock again, the oldest first."""
+        found = [it for it in list(self._known.values()) if it.waits and it.spec.name == name]
+        return sorted(found, key=lambda it: it.asked_at)
 
     def prolonged(self, token: str, sent_at: float, life_ms: int) -> None:
         """Take note of a renewal."""

@@ -84,7 +84,7 @@ class RedlockEngine(Engine):
             for address, circuit in zip(self.addresses, self.circuits, strict=True)
         ]
         steps = self._steps(transports)
-        return self._port(TaskFan(steps, self.names, self.alias), steps, transports)
+        return self._port(TaskFan(steps, self.names, self.alias, self._inherit), steps, transports)
 
     def _steps(self, transports: list[NodeTransport] | list[AsyncTransport]) -> list[NodeSteps]:
         options = node_options(self.options)

@@ -130,13 +130,14 @@ class NodeTransport(SyncTransport):
         self.on_connect()
         return Line(connection)
 
-    def dial(self, needed: bool) -> Dial:
-        """Begin to connect.
+    def dial(self, part: Part, packed: bytes, *, needed: bool) -> Dial:
+        """Begin to connect, in order to send ``packed``.
 
         Raises:
-            EngineUnavailable: the circuit breaker is open, or it is being tried and not ``needed``.
+            EngineUnavailable: the circuit breaker is open; or it is being tried, and not
+                ``needed``. Then it is sent afterwards if it is to be.
         """
-        if self._dial is not None and not self._dial.over and not needed:
+        if self._dial is not None and not needed and self._dial.send_later(part, packed):
             raise EngineUnavailable(
                 f"{self.alias}: no connection yet", alias=self.alias, reason="connect"
             )
@@ -150,11 +151,7 @@ class NodeTransport(SyncTransport):
         What gives back is sent even then. What takes is not: nobody would give it back.
         """
         self._dial = dial
-        if part.attempt is None:
-            dial.leave((part, packed))
-        else:
-            part.step.close()
-            dial.leave(None)
+        dial.leave(part, packed)
 
 
 class Dial:
@@ -164,9 +161,8 @@ class Dial:
         """Begin."""
         self._node = node
         self._guard = threading.RLock()
-        self._left = False
-        self._later: tuple[Part, bytes] | None = None
-        self.over = False
+        self._left = self._over = False
+        self._later: list[tuple[Part, bytes]] = []
         self.line: Line | None = None
         self.error: EngineError | None = None
         self.bell, self._ringer = socket.socketpair()
@@ -184,29 +180,48 @@ class Dial:
         except Exception as error:  # noqa: BLE001 - of whatever kind: whoever waits is told
             self.error = transport_error(OSError(str(error)), self._node.alias, sent=False)
         else:
-            with self._guard:
-                if self._left:
-                    self._hand_on(line)
-                else:
-                    self.line = line
-        self.over = True
+            self.line = line
+        with self._guard:
+            self._over = True
+            if self._left:
+                self._hand_on()
         with contextlib.suppress(OSError):  # nobody listens any more
             self._ringer.send(b".")
         self._ringer.close()
 
-    def leave(self, later: tuple[Part, bytes] | None) -> None:
-        """Let the connection go to whoever comes next, after ``later`` has been sent."""
+    def leave(self, part: Part, packed: bytes) -> None:
+        """Let the connection go to whoever comes next, when ``part`` has been sent if need be."""
         with self._guard:
-            self._left, self._later = True, later
-            line, self.line = self.line, None
+            self._left = True
+            if part.lasting:
+                self._later.append((part, packed))
+            else:
+                part.step.close()
+            if self._over:
+                self._hand_on()
         self.bell.close()
-        if line is not None:
-            self._hand_on(line)
 
-    def _hand_on(self, line: Line) -> None:
+    def send_later(self, part: Part, packed: bytes) -> bool:
+        """Have ``part`` sent when there is a connection, if need be; False if it is over."""
+        with self._guard:
+            if self._over:
+                return False
+            if part.lasting:
+                self._later.append((part, packed))
+            else:
+                part.step.close()
+            return True
+
+    def _hand_on(self) -> None:
+        line, self.line = self.line, None
+        later, self._later = self._later, []
+        if line is None:
+            for part, _ in later:
+                part.step.close()
+            return
         try:
-            if self._later is not None:
-                line.send(*self._later, boot_clock())
+            for part, packed in later:
+                line.send(part, packed, boot_clock())
         except OSError as error:
             self._node.broke(line, error)
         else:
@@ -241,12 +256,13 @@ class Fan:
         among: Collection[int] | None = None,
         attempt: Attempt | None = None,
         begins: bool = False,
+        lasting: bool = False,
         grace_s: float = 0.0,
     ) -> Outcomes:
         """See Nodes."""
         asking = _Asking(self._nodes, self._steps, boot_clock())
         try:
-            asking.begin(step, among, attempt, begins)
+            asking.begin(step, among, attempt, begins, lasting)
             asking.read(enough, self._limit_s, self._connect_s, grace_s)
         except BaseException:
             asking.abort()
@@ -278,7 +294,12 @@ class _Asking:
         self.outcomes: list[Any] = [UNANSWERED] * len(nodes)
 
     def begin(
-        self, step: Step, among: Collection[int] | None, attempt: Attempt | None, begins: bool
+        self,
+        step: Step,
+        among: Collection[int] | None,
+        attempt: Attempt | None,
+        begins: bool,
+        lasting: bool,
     ) -> None:
         """Send to all that have a connection, and begin to connect to the others."""
         without = []
@@ -287,7 +308,8 @@ class _Asking:
             ordered = attempt is None or not (
                 at in attempt.lost or attempt.pending.get(at) not in (None, line)
             )
-            part = Part(at, step(self._steps[at], ordered), attempt if begins else None)  # type: ignore[arg-type]
+            its: Any = step(self._steps[at], ordered)
+            part = Part(at, its, attempt if begins else None, lasting)
             packed = part.go_on()
             if packed is None:
                 self.outcomes[at] = part.outcome
@@ -313,9 +335,8 @@ class _Asking:
 
     def _dial(self, part: Part, packed: bytes, *, needed: bool) -> None:
         try:
-            dial = self._nodes[part.at].dial(needed)
+            dial = self._nodes[part.at].dial(part, packed, needed=needed)
         except EngineError as error:
-            part.step.close()
             self.outcomes[part.at] = error
             return
         number = dial.bell.fileno()

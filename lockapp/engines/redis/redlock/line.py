@@ -38,17 +38,25 @@ class Exchange:
 class Part:
     """What one node is asked: a step that stops at each request and goes on with the reply."""
 
-    __slots__ = ("at", "attempt", "outcome", "sent_at", "step")
+    __slots__ = ("at", "attempt", "lasting", "outcome", "sent_at", "step")
 
-    def __init__(self, at: int, step: Coroutine[Any, Any, Any], attempt: Attempt | None) -> None:
+    def __init__(
+        self,
+        at: int,
+        step: Coroutine[Any, Any, Any],
+        attempt: Attempt | None = None,
+        lasting: bool = False,
+    ) -> None:
         """Prepare; nothing runs.
 
         Args:
             at: the node's index.
             step: the step.
             attempt: whose lock it may take.
+            lasting: whether it is sent even when nobody waits for it any more.
         """
         self.at = at
+        self.lasting = lasting
         self.step = step
         self.attempt = attempt
         self.sent_at = 0.0

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from lockapp.core.values import HolderState, LockState
-from lockapp.engines.redis.redlock.procedures import Outcomes, answers, majority
+from lockapp.core.values import HolderState, LockState, WaiterState
+from lockapp.engines.redis.redlock.procedures import Attempt, Outcomes, answers, majority
+from lockapp.engines.redis.replies import description
 
 MARK = "lease"
 """The word of a description under which the mark stands."""
@@ -78,11 +79,33 @@ def states(
     return now_ms, locks
 
 
+def with_waiters(
+    lock: LockState, attempts: Sequence[Attempt], shown: bool, now: float, seen_ms: int
+) -> LockState:
+    """Return a lock's state together with who is known to wait for it."""
+    waiters = [
+        WaiterState(
+            position, round((now - it.asked_at) * 1000), seen_ms, _described(it.description)
+        )
+        for position, it in enumerate(attempts if shown else ())
+    ]
+    return replace(lock, waiter_count=len(attempts), waiters=tuple(waiters))
+
+
+def _described(text: str) -> dict[str, str]:
+    return unmarked(description(text))
+
+
+def unmarked(described: dict[str, str]) -> dict[str, str]:
+    """Return a description without the mark."""
+    return {key: value for key, value in described.items() if key != MARK}
+
+
 def _merged(grant: Grant, names: Sequence[str]) -> HolderState:
     """Describe a lease by what counts: it lasts as long as on its best majority of nodes."""
     holders = sorted(grant.on.values(), key=lambda it: it.remaining_ms, reverse=True)
     counted = holders[min(majority(len(names)), len(holders)) - 1]
-    described = {key: value for key, value in counted.description.items() if key != MARK}
+    described = unmarked(counted.description)
     return replace(
         counted,
         fence=max(it.fence for it in holders),

@@ -80,7 +80,7 @@ class Attempt:
 
     __slots__ = (
         "asked_at", "description", "fence", "granted_at", "granted_ms", "lost", "pending", "spec",
-        "token", "until",
+        "token", "until", "waits",
     )  # fmt: skip
 
     def __init__(self, token: str, spec: LockSpec, description: str, asked_at: float) -> None:
@@ -92,6 +92,7 @@ class Attempt:
         self.granted_ms = 0  # 0: not granted
         self.until = float("inf")  # own clock: when no node holds it any more
         self.fence = 0
+        self.waits = False  # and will ask again
         self.pending: dict[int, Any] = {}
         self.lost: set[int] = set()
 
@@ -148,6 +149,7 @@ class Nodes(Protocol):
         among: Collection[int] | None = None,
         attempt: Attempt | None = None,
         begins: bool = False,
+        lasting: bool = False,
         grace_s: float = 0.0,
     ) -> Outcomes:
         """Send a step to all nodes, or those ``among`` them; return when ``enough`` has come.
@@ -158,6 +160,7 @@ class Nodes(Protocol):
             among: indices; the outcomes of the others stay UNANSWERED.
             attempt: whose requests are to be kept in order.
             begins: whether the step may take the lock for ``attempt``.
+            lasting: whether to send it even when it is enough already, where that takes a while.
             grace_s: how long to wait on when it is enough already.
 
         What is still under way then goes on by itself. A node that says nothing within the command
@@ -332,7 +335,7 @@ async def give_back(nodes: Nodes, attempt: Attempt, outcomes: Outcomes, *, last:
             lambda node, ordered: node.release(
                 name, token, tombstone=last and not ordered, why="undone"
             ),
-            at_once, among=among, attempt=attempt,
+            at_once, among=among, attempt=attempt, lasting=True,
         )  # fmt: skip
 
 
@@ -361,7 +364,7 @@ async def release(
         lambda node, ordered: node.release(
             name, token, tombstone=tombstone if attempt is None else not ordered, why=why
         ),
-        decided, attempt=attempt,
+        decided, attempt=attempt, lasting=True,
     )  # fmt: skip
     raise_misfit(outcomes)
     if len(answers(outcomes)) < least:

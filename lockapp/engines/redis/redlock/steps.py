@@ -36,13 +36,14 @@ from lockapp.core.values import (
 from lockapp.engines.redis.redlock import procedures
 from lockapp.engines.redis.redlock.attempts import Attempts
 from lockapp.engines.redis.redlock.listing import (
-    MARK,
     Grant,
     grants,
     mark_of,
     marked,
     states,
+    unmarked,
     whole,
+    with_waiters,
 )
 from lockapp.engines.redis.redlock.node import NodeSteps
 from lockapp.engines.redis.redlock.procedures import Nodes, answers, ask_until_majority
@@ -127,6 +128,7 @@ class RedlockSteps:
         if not queue:
             self.attempts.ended(token, "", sent_at)
             return busy
+        attempt.waits = True
         ends_ms = busy.holder.deadline_ms if busy.holder else busy.now_ms + spec.ttl_ms
         return Queued(busy.now_ms, 0, ends_ms)
 
@@ -296,8 +298,13 @@ class RedlockSteps:
         return total, ordered[offset : offset + count]
 
     async def inspect(self, names: Sequence[str], *, waiters: bool) -> tuple[int, list[LockState]]:
-        """See StepPort. Who waits isn't known: nobody queues."""
-        return states(names, await self._look(names), self.nodes.names)
+        """See StepPort. Nobody queues; those of this process that will ask again are known."""
+        now_ms, locks = states(names, await self._look(names), self.nodes.names)
+        now, seen_ms = self.now(), self.options.seen_ms
+        return now_ms, [
+            with_waiters(lock, self.attempts.waiting(lock.name), waiters, now, now_ms + seen_ms)
+            for lock in locks
+        ]
 
     async def listen(self) -> Any:
         """See WatchPort. On one node: whoever does something to a lease does it on all."""
@@ -346,5 +353,4 @@ def _unmarked(busy: Busy) -> Busy:
     holder = busy.holder
     if holder is None:
         return busy
-    described = {key: value for key, value in holder.description.items() if key != MARK}
-    return busy._replace(holder=replace(holder, description=described))
+    return busy._replace(holder=replace(holder, description=unmarked(holder.description)))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from lockapp.core.values import Undo
 from lockapp.engines.clock import boot_clock
 from lockapp.engines.redis.redlock.procedures import (
     UNANSWERED,
@@ -29,7 +30,15 @@ Under = asyncio.Task[Any]
 class TaskFan:
     """See :class:`~lockapp.engines.redis.redlock.procedures.Nodes`. Of one event loop."""
 
-    def __init__(self, steps: Sequence[RedisSteps], names: Sequence[str], alias: str) -> None:
+    def __init__(
+        self,
+        steps: Sequence[RedisSteps],
+        names: Sequence[str],
+        alias: str,
+        heir: Callable[[Undo], None],
+    ) -> None:
+        """Put them together; ``heir`` gives back what the end of the loop has kept us from."""
+        self._heir = heir
         self.alias = alias
         self.count = len(steps)
         self.names = names
@@ -41,7 +50,7 @@ class TaskFan:
 
     def of(self, steps: Sequence[RedisSteps]) -> TaskFan:
         """See Nodes. What is under way through either is known to both."""
-        twin = TaskFan(steps, self.names, self.alias)
+        twin = TaskFan(steps, self.names, self.alias, self._heir)
         twin._under_way, twin._kept = self._under_way, self._kept
         return twin
 
@@ -53,12 +62,13 @@ class TaskFan:
         among: Collection[int] | None = None,
         attempt: Attempt | None = None,
         begins: bool = False,
+        lasting: bool = False,
         grace_s: float = 0.0,
     ) -> Outcomes:
         """See Nodes. Cancelled, it leaves what is under way to come to its own end."""
         outcomes: list[Any] = [UNANSWERED] * self.count
         tasks = {
-            self._start(at, step, attempt, begins): at
+            self._start(at, step, attempt, begins, lasting): at
             for at in (range(self.count) if among is None else among)
         }
         pending: set[Under] = set(tasks)
@@ -79,9 +89,11 @@ class TaskFan:
                 end = boot_clock() + grace_s
         return outcomes
 
-    def _start(self, at: int, step: Step, attempt: Attempt | None, begins: bool) -> Under:
+    def _start(
+        self, at: int, step: Step, attempt: Attempt | None, begins: bool, lasting: bool
+    ) -> Under:
         earlier = None if attempt is None else attempt.pending.get(at)
-        part = self._part(at, step, earlier, attempt, begins)
+        part = self._part(at, step, earlier, attempt, begins, lasting)
         task = asyncio.get_running_loop().create_task(part, name=f"lockapp-{self.names[at]}")
         # Who drops a loop need not hear of tasks that he did not start.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -93,17 +105,23 @@ class TaskFan:
         return task
 
     async def _part(
-        self, at: int, step: Step, earlier: Any, attempt: Attempt | None, begins: bool
+        self,
+        at: int,
+        step: Step,
+        earlier: Any,
+        attempt: Attempt | None,
+        begins: bool,
+        lasting: bool,
     ) -> Any:
         """Return the outcome of one node: its answer, or an EngineError."""
-        if earlier is not None and attempt is not None:
-            if earlier in self._under_way:
-                await asyncio.wait([earlier])
-            else:  # a thread's, or of another loop
-                attempt.lost.add(at)
-        ordered = attempt is None or at not in attempt.lost
         answered = False
         try:
+            if earlier is not None and attempt is not None:
+                if earlier in self._under_way:
+                    await asyncio.wait([earlier])
+                else:  # a thread's, or of another loop
+                    attempt.lost.add(at)
+            ordered = attempt is None or at not in attempt.lost
             outcome = await step(self._steps[at], ordered)
             answered = True
         except EngineUnavailable as error:
@@ -112,6 +130,10 @@ class TaskFan:
         except EngineError as error:
             answered = True
             return error
+        except asyncio.CancelledError:  # the loop ends
+            if lasting and attempt is not None:
+                self._heir(Undo(attempt.spec.name, attempt.token, tombstone=True))
+            raise
         finally:
             if begins and attempt is not None:
                 if not answered:
