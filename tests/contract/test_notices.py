@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from lockapp.core.values import ForceOutcome, HolderState
 from lockapp.primitives import Semaphore
 from tests.contract.fronts import People
