@@ -6,6 +6,7 @@ acquires, releases, loses or does to others' leases is recorded here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -15,8 +16,21 @@ from lockapp.core.values import Degraded, LockSpec
 from lockapp.engines.process_log import SharedLog
 from lockapp.engines.redis.redlock.procedures import Attempt
 
+MARK = "lease"
+"""The word of a holder's description under which its mark stands."""
 KEPT_S = 60.0
 """So long a token that got nothing is remembered, if nobody gives it up."""
+
+
+def mark_of(token: str) -> str:
+    """Return what tells a token's lease from others and does not give the token away."""
+    return hashlib.blake2b(token.encode(), digest_size=6).hexdigest()
+
+
+def marked(description: str, token: str) -> str:
+    """Return a description with the mark in it."""
+    rest = description[1:]
+    return f'{{"{MARK}":"{mark_of(token)}"{"" if rest == "}" else ","}{rest}'
 
 
 class Attempts:
@@ -100,13 +114,17 @@ class Attempts:
         held_ms = str(max(round((now - attempt.granted_at) * 1000), 0))
         self.record(kind, attempt.spec.name, attempt.fence, held_ms=held_ms, why=why)
 
-    def taken(self, kind: str, name: str, fence: int, held_ms: int, note: str) -> None:
-        """Record what was done to a lease, of whatever process, on somebody's word."""
-        with self._guard:
-            mine = [it for it in self._known.values() if (it.spec.name, it.fence) == (name, fence)]
-            for attempt in mine:
+    def taken(self, kind: str, name: str, mark: str, fence: int, held_ms: int, note: str) -> None:
+        """Record what was done to a lease, of whatever process, on somebody's word.
+
+        Its fence is the one that its holder has, where that is known.
+        """
+        known = [it for it in list(self._known.values()) if it.spec.name == name]
+        for attempt in known:
+            if mark_of(attempt.token) == mark and attempt.granted_ms:
+                fence = attempt.fence
                 if kind != "revoked":
-                    self._known.pop(attempt.token, None)
+                    self.ended(attempt.token, "", 0.0)
         said = {key: str(value) for key, value in json.loads(note).items()}
         self.record(kind, name, fence, held_ms=str(held_ms), **said)
 

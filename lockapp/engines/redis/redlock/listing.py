@@ -6,29 +6,15 @@ token, which travels in the holder's description and does not give the token awa
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from lockapp.core.values import HolderState, LockState, WaiterState
+from lockapp.engines.redis.redlock.attempts import MARK
 from lockapp.engines.redis.redlock.procedures import Attempt, Outcomes, answers, majority
 from lockapp.engines.redis.replies import description
-
-MARK = "lease"
-"""The word of a description under which the mark stands."""
-
-
-def mark_of(token: str) -> str:
-    """Return what tells a token's lease from others and does not give the token away."""
-    return hashlib.blake2b(token.encode(), digest_size=6).hexdigest()
-
-
-def marked(description: str, token: str) -> str:
-    """Return a description with the mark in it."""
-    rest = description[1:]
-    return f'{{"{MARK}":"{mark_of(token)}"{"" if rest == "}" else ","}{rest}'
 
 
 class Grant(NamedTuple):

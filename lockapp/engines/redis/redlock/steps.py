@@ -33,13 +33,12 @@ from lockapp.core.values import (
     StreamIdentity,
     Undo,
 )
+from lockapp.engines.procedures import DONE
 from lockapp.engines.redis.redlock import procedures
-from lockapp.engines.redis.redlock.attempts import Attempts
+from lockapp.engines.redis.redlock.attempts import Attempts, mark_of, marked
 from lockapp.engines.redis.redlock.listing import (
     Grant,
     grants,
-    mark_of,
-    marked,
     states,
     unmarked,
     whole,
@@ -153,10 +152,11 @@ class RedlockSteps:
         reply = await procedures.release(
             self.nodes, name, token, attempt, tombstone=tombstone, why=why
         )
-        kind = "released"
-        if type(reply) is Gone and reply.kind not in ("", "undone"):
-            kind = "expired"
-        self.attempts.ended(token, kind, self.now(), "" if kind == "expired" else why)
+        if not isinstance(reply, Gone) or reply.kind in DONE:
+            self.attempts.ended(token, "released", self.now(), why)
+        else:  # who took it away has recorded that
+            kind = "expired" if reply.kind in procedures.MISSING else ""
+            self.attempts.ended(token, kind, self.now())
         return reply
 
     async def cancel(self, name: str, token: str, *, tombstone: bool) -> Granted | GaveUp | Gone:
@@ -221,7 +221,8 @@ class RedlockSteps:
         return ForceOutcome.RELEASED
 
     def _taken(self, kind: str, name: str, fence: int, found: Grant, note: str) -> None:
-        self.attempts.taken(kind, name, fence, max(it.held_ms for it in found.on.values()), note)
+        held_ms = max(it.held_ms for it in found.on.values())
+        self.attempts.taken(kind, name, found.mark, fence, held_ms, note)
 
     async def _sought(self, name: str, sought: Any) -> Grant | ForceOutcome:
         """Return the lease that is meant, or what there is instead.
