@@ -27,10 +27,13 @@ def mark_of(token: str) -> str:
     return hashlib.blake2b(token.encode(), digest_size=6).hexdigest()
 
 
-def marked(description: str, token: str) -> str:
-    """Return a description with the mark in it."""
+def marked(description: str, token: str, fence: int) -> str:
+    """Return a description with the mark in it, and the fence that its holder will call it by.
+
+    A fence of 0: the nodes agree on one (two phases).
+    """
     rest = description[1:]
-    return f'{{"{MARK}":"{mark_of(token)}"{"" if rest == "}" else ","}{rest}'
+    return f'{{"{MARK}":"{mark_of(token)} {fence}"{"" if rest == "}" else ","}{rest}'
 
 
 class Attempts:
@@ -42,17 +45,24 @@ class Attempts:
         # Reentrant: a signal handler that takes a lock may strike a thread that is in here.
         self._guard = threading.RLock()
         self._known: dict[str, Attempt] = {}
+        self._fence = 0
         self._earliest = float("inf")  # none of them ends before
+
+    def next_fence(self) -> int:
+        """Return a larger number than ever before in this process: microseconds, about."""
+        with self._guard:
+            self._fence = max(self._fence + 1, time.time_ns() // 1000)
+            return self._fence
 
     def get(self, token: str) -> Attempt | None:
         """Return what is known of a token."""
         return self._known.get(token)
 
-    def begin(self, token: str, spec: LockSpec, description: str, now: float) -> Attempt:
+    def begin(self, token: str, spec: LockSpec, now: float) -> Attempt:
         """Return what is known of a token that asks for a lock."""
         attempt = self._known.get(token)
         if attempt is None:
-            attempt = self._known[token] = Attempt(token, spec, description, now)
+            attempt = self._known[token] = Attempt(token, spec, now)
         if not attempt.granted_ms:
             self._lasts(attempt, now + KEPT_S)
         return attempt

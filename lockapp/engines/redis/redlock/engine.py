@@ -96,7 +96,9 @@ class RedlockEngine(Engine):
         steps: list[NodeSteps],
         transports: list[NodeTransport] | list[AsyncTransport],
     ) -> EnginePort:
-        port = RedlockSteps(nodes, steps, self.options, self.alias, self.attempts)
+        port = RedlockSteps(
+            nodes, steps, self.options, self.alias, self.attempts, self.addresses[0].seen
+        )
         for transport in transports:
             transport.on_connect = lambda: port.watchdog.wake()
         return port

@@ -35,6 +35,9 @@ from lockapp.engines.redis.steps import RedisSteps
 from lockapp.engines.redis.sync_transport import IDLE, SyncTransport
 from lockapp.exceptions import EngineError, EngineUnavailable
 
+DIAL_GRACE_S = 0.004
+"""So long is a connection waited for that is being made when a majority has answered: a new process
+should not begin with leases on a bare majority."""
 LOOK_AFTER_S = 1.0
 """A connection that was idle for so long is looked at before it is used: its server may have
 restarted."""
@@ -86,7 +89,7 @@ class NodeTransport(SyncTransport):
         if not line.owed and now - line.used_at < LOOK_AFTER_S:
             return True
         try:
-            line.catch_up()
+            line.catch_up(now)
         except (redis_errors.RedisError, OSError) as error:
             self.broke(line, error)
         except BaseException:
@@ -347,9 +350,13 @@ class _Asking:
         """Read until it is enough, or the time is over."""
         end = self._now + limit_s + (connect_s if self._dials else 0.0)
         satisfied = enough(self.outcomes)
+        if self._dials:
+            grace_s = max(grace_s, DIAL_GRACE_S)
         if satisfied:
             end = min(end, self._now + grace_s)
         while (self._lines or self._dials) and not (satisfied and not grace_s):
+            if satisfied and not self._dials and grace_s == DIAL_GRACE_S:
+                return
             left_s = end - boot_clock()
             ready = self._poller.poll(max(left_s, 0.0) * 1000)
             for number, _ in ready:
@@ -372,13 +379,7 @@ class _Asking:
         try:
             while said := line.read():
                 part, reply = said
-                packed = part.go_on(reply)
-                if part is not mine:
-                    if packed is not None:
-                        part.step.close()
-                elif packed is not None:
-                    line.send(part, packed, boot_clock())
-                else:
+                if line.go_on(part, reply, boot_clock()) and part is mine:
                     self.outcomes[mine.at] = mine.outcome
                     self._done(line, part, reply)
                     return

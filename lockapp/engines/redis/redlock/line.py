@@ -138,18 +138,35 @@ class Line:
             self._reader.feed(data)
         if not self.owed:
             raise redis_errors.InvalidResponse("an answer to no question")
-        part = self.owed.popleft()
-        attempt = part.attempt
+        return self.owed.popleft(), reply
+
+    def go_on(self, part: Part, reply: Any, now: float) -> bool:
+        """Go on with a part; whether it has come to its end.
+
+        What has more to ask (the server did not know the script) asks that, also when nobody waits
+        for it; unless it would take what has been given back already.
+
+        Raises:
+            OSError: as :meth:`send`.
+        """
+        packed, attempt = part.go_on(reply), part.attempt
+        if packed is not None:
+            if attempt is None or not attempt.over:
+                self.send(part, packed, now)
+                return False
+            part.step.close()
         if attempt is not None and attempt.pending.get(part.at) is self:
             del attempt.pending[part.at]
-        return part, reply
+        return True
 
-    def catch_up(self) -> None:
-        """Read what has come meanwhile, for those who no longer wait for it."""
+    def catch_up(self, now: float) -> None:
+        """Read what has come meanwhile, for those who no longer wait for it.
+
+        Raises:
+            OSError, redis.exceptions.InvalidResponse: the connection broke.
+        """
         while said := self.read():
-            part, reply = said
-            if part.go_on(reply) is not None:
-                part.step.close()  # it had more to ask, and nobody wants to know
+            self.go_on(*said, now)
 
     def disown(self) -> None:
         """Tell those who are owed an answer that none will come."""

@@ -1,12 +1,13 @@
 """Who holds what on which node, as people read it: the nodes' own words put together.
 
-A lease has a fence of its own on each node. What is the same everywhere is a mark made from its
-token, which travels in the holder's description and does not give the token away.
+A lease has a fence of its own on each node. What is the same everywhere travels in the holder's
+description: a mark made from its token, which does not give that away, and what its holder calls
+it by.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -23,9 +24,12 @@ class Grant(NamedTuple):
     mark: str
     on: dict[int, HolderState]
 
-    def seen_as(self, fence: int) -> bool:
-        """Whether some node calls it so."""
-        return any(holder.fence == fence for holder in self.on.values())
+    @property
+    def fence(self) -> int:
+        """What its holder calls it by: its own word; or what most nodes have accepted."""
+        said = [int(it.description.get(MARK, "").partition(" ")[2] or 0) for it in self.on.values()]
+        agreed = Counter(it.fence for it in self.on.values()).most_common(1)
+        return max(said) or agreed[0][0]
 
 
 def grants(outcomes: Outcomes) -> dict[str, list[Grant]]:
@@ -34,7 +38,7 @@ def grants(outcomes: Outcomes) -> dict[str, list[Grant]]:
     for at in answers(outcomes):
         for lock in outcomes[at][1]:
             for holder in lock.holders:
-                mark = holder.description.get(MARK, f"{at} {holder.fence}")
+                mark = holder.description.get(MARK, f"{at}.{holder.fence}").partition(" ")[0]
                 found[lock.name][mark][at] = holder
     return {name: [Grant(*it) for it in marks.items()] for name, marks in found.items()}
 
@@ -94,7 +98,7 @@ def _merged(grant: Grant, names: Sequence[str]) -> HolderState:
     described = unmarked(counted.description)
     return replace(
         counted,
-        fence=max(it.fence for it in holders),
+        fence=grant.fence,
         held_ms=max(it.held_ms for it in holders),
         granted_ms=min(it.granted_ms for it in holders),
         description={**described, "nodes": ", ".join(names[at] for at in sorted(grant.on))},

@@ -60,15 +60,28 @@ class NodeAddress(Address):
             raise
 
     def _compare(self, run_id: str) -> None:
-        mine = str(self)
-        self.seen[mine] = run_id
-        for other, known in list(self.seen.items()):
-            if other != mine and known == run_id:
-                raise EngineMisconfigured(
-                    f"lock engine {self.alias!r}: {other} and {mine} are the same server, which "
-                    "would count twice; Redlock needs independent ones",
-                    alias=self.alias,
-                )
+        self.seen[str(self)] = run_id
+        refuse_twice(self.seen, self.alias)
+
+
+def refuse_twice(seen: dict[str, str], alias: str) -> None:
+    """Do nothing if each address leads to another server, as far as is known.
+
+    Raises:
+        EngineMisconfigured: two lead to one.
+    """
+    known = list(seen.items())
+    if len({run_id for _, run_id in known}) == len(known):
+        return
+    servers: dict[str, str] = {}
+    for address, run_id in known:
+        other = servers.setdefault(run_id, address)
+        if other != address:
+            raise EngineMisconfigured(
+                f"lock engine {alias!r}: {other} and {address} are the same server, which would "
+                "count twice; Redlock needs independent ones",
+                alias=alias,
+            )
 
 
 class NodeSteps(RedisSteps):

@@ -79,20 +79,21 @@ class Attempt:
     """
 
     __slots__ = (
-        "asked_at", "description", "fence", "granted_at", "granted_ms", "lost", "pending", "spec",
-        "token", "until", "waits",
+        "asked_at", "description", "fence", "granted_at", "granted_ms", "lost", "over", "pending",
+        "spec", "token", "until", "waits",
     )  # fmt: skip
 
-    def __init__(self, token: str, spec: LockSpec, description: str, asked_at: float) -> None:
+    def __init__(self, token: str, spec: LockSpec, asked_at: float) -> None:
         self.token = token
         self.spec = spec
-        self.description = description
+        self.description = ""
         self.asked_at = asked_at
         self.granted_at = 0.0
         self.granted_ms = 0  # 0: not granted
         self.until = float("inf")  # own clock: when no node holds it any more
         self.fence = 0
         self.waits = False  # and will ask again
+        self.over = False  # and nothing more may be taken for it
         self.pending: dict[int, Any] = {}
         self.lost: set[int] = set()
 
@@ -243,14 +244,14 @@ def ask_until_majority(nodes: Nodes) -> Enough:
 
 
 async def acquire(
-    nodes: Nodes, attempt: Attempt, *, fenced: bool, last: bool
+    nodes: Nodes, attempt: Attempt, *, fence: int, last: bool
 ) -> Granted | Busy | Refused:
     """Ask all nodes for a lock. Whatever it got is given back unless it is a majority.
 
     Args:
         nodes: all of them.
         attempt: who asks for what.
-        fenced: whether its fence must grow with each grant (a second round trip).
+        fence: what to call it by; 0: by a fence that grows with each grant (a second round trip).
         last: whether this token will not ask again, if it gets nothing.
 
     Raises:
@@ -281,15 +282,15 @@ async def acquire(
             quorum_lost(nodes, outcomes)
         await give_back(nodes, attempt, outcomes, last=last)
         return _refusal(outcomes, least)
-    fence = max(outcomes[at].fence for at in granted)
-    if fenced:
-        accepted = await _accept(nodes, attempt, granted, fence + 1)
+    if not fence:
+        fence = max(outcomes[at].fence for at in granted) + 1
+        accepted = await _accept(nodes, attempt, granted, fence)
         if len(of_kind(accepted, Granted)) < least:
             if not of_kind(accepted, Gone):
                 quorum_lost(nodes, accepted, taken=True)
             await give_back(nodes, attempt, outcomes, last=last)
             return Busy(outcomes[granted[0]].now_ms, None)
-        outcomes, fence = accepted, fence + 1
+        outcomes = accepted
     now_ms, life_ms = worth(outcomes, least)
     return Granted(now_ms, now_ms + life_ms, fence)
 
@@ -329,6 +330,7 @@ async def give_back(nodes: Nodes, attempt: Attempt, outcomes: Outcomes, *, last:
     Not where a node has said that it gave nothing. A token that asks again must not be buried.
     """
     name, token = attempt.spec.name, attempt.token
+    attempt.over = last
     among = [at for at, it in enumerate(outcomes) if type(it) not in (Busy, Refused)]
     if among:
         await nodes.ask(

@@ -44,7 +44,7 @@ from lockapp.engines.redis.redlock.listing import (
     whole,
     with_waiters,
 )
-from lockapp.engines.redis.redlock.node import NodeSteps
+from lockapp.engines.redis.redlock.node import NodeSteps, refuse_twice
 from lockapp.engines.redis.redlock.procedures import Nodes, answers, ask_until_majority
 from lockapp.engines.redis.sync_transport import twin_of
 from lockapp.exceptions import EngineUnavailable
@@ -70,6 +70,7 @@ class RedlockSteps:
         options: EngineOptions,
         alias: str,
         attempts: Attempts,
+        seen: dict[str, str],
     ) -> None:
         """Put them together.
 
@@ -79,6 +80,7 @@ class RedlockSteps:
             options: the engine's.
             alias: the engine's.
             attempts: what this process knows of its tokens.
+            seen: which server was found at which address.
         """
         self.nodes = nodes
         self.options = options
@@ -87,6 +89,7 @@ class RedlockSteps:
         self.now = nodes.now
         self.sleep = steps[0].transport.sleep
         self._steps = steps
+        self._seen = seen
         self._hears = 0  # the node whose notices are heard
 
     def for_watchdog(self) -> Self:
@@ -112,10 +115,12 @@ class RedlockSteps:
         self, spec: LockSpec, token: str, description: str, *, queue: bool
     ) -> Granted | Queued | Busy | Refused:
         """See StepPort. In place of a queue there is the next attempt."""
+        refuse_twice(self._seen, self.alias)  # who would count twice never gets to grant anything
         sent_at = self.now()
-        attempt = self.attempts.begin(token, spec, marked(description, token), sent_at)
-        fenced = self.options.two_phase_fencing
-        reply = await procedures.acquire(self.nodes, attempt, fenced=fenced, last=not queue)
+        attempt = self.attempts.begin(token, spec, sent_at)
+        fence = 0 if self.options.two_phase_fencing else attempt.fence or self.attempts.next_fence()
+        attempt.description = marked(description, token, fence)
+        reply = await procedures.acquire(self.nodes, attempt, fence=fence, last=not queue)
         if type(reply) is Granted:
             self.attempts.granted(attempt, sent_at, reply.deadline_ms - reply.now_ms, reply.fence)
             return reply
@@ -149,6 +154,8 @@ class RedlockSteps:
     async def release(self, name: str, token: str, *, tombstone: bool, why: str) -> Released | Gone:
         """See StepPort."""
         attempt = self.attempts.get(token)
+        if attempt is not None:
+            attempt.over = True
         reply = await procedures.release(
             self.nodes, name, token, attempt, tombstone=tombstone, why=why
         )
@@ -189,7 +196,7 @@ class RedlockSteps:
 
     async def force_release(self, name: str, fence: int, actor: str, reason: str) -> ForceOutcome:
         """See StepPort. On each node by the fence that the lease has there."""
-        found = await self._sought(name, lambda grant: grant.seen_as(fence))
+        found = await self._sought(name, lambda grant: grant.fence == fence)
         if isinstance(found, ForceOutcome):
             return found
         await self._on_each(found, lambda node, its: node.force_release(name, its, actor, reason))
@@ -198,7 +205,7 @@ class RedlockSteps:
 
     async def revoke(self, name: str, fence: int, actor: str, reason: str) -> ForceOutcome:
         """See StepPort."""
-        found = await self._sought(name, lambda grant: grant.seen_as(fence))
+        found = await self._sought(name, lambda grant: grant.fence == fence)
         if isinstance(found, ForceOutcome):
             return found
         await self._on_each(found, lambda node, its: node.revoke(name, its, actor, reason))
@@ -216,8 +223,7 @@ class RedlockSteps:
         if ForceOutcome.RELEASED not in outcomes or isinstance(found, ForceOutcome):
             return ForceOutcome.NOT_HELD
         if not grace_ms:
-            fence = max(it.fence for it in found.on.values())
-            self._taken("abandoned", name, fence, found, note_of(actor=actor, reason=reason))
+            self._taken("abandoned", name, found.fence, found, note_of(actor=actor, reason=reason))
         return ForceOutcome.RELEASED
 
     def _taken(self, kind: str, name: str, fence: int, found: Grant, note: str) -> None:
