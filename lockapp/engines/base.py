@@ -68,6 +68,7 @@ class Engine(ABC):
     events_in_process: ClassVar[bool] = False  # its events wait in this process to be stored
     supports_flights: ClassVar[bool] = True  # one computes and all others are told at once
     leases_outlive_process: ClassVar[bool] = True  # who has the token may end it elsewhere
+    takes_several_locations: ClassVar[bool] = False  # LOCATION is a list of servers
     location_form: ClassVar[str] = (
         "redis://user:password@host:6379/0, rediss://…, unix:///path?db=0 or "
         "redis+sentinel://host:26379,host2:26379/service/0"

@@ -294,11 +294,9 @@ def test_a_fence_is_accepted_only_while_its_token_holds_by_an_older_grant(
     five: Masters, make: Make
 ) -> None:
     """The conditions of the second phase, on a server."""
-    engine = make(five.urls[:3])
-    for _ in range(2):  # the first one makes connections, and need not be on all
-        Lock(engine, "warm up").acquire().release()
+    engine = make(five.urls[:3], two_phase_fencing=True)
     lease = Lock(engine, NAME).acquire()
-    wait_until(lambda: holding(five) == 3)
+    wait_until(lambda: lease.renew() or holding(five) == 3, every_s=0.1)
     port: Any = engine.sync
     token = lease.renew_item.token
 

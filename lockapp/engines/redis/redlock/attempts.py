@@ -46,6 +46,7 @@ class Attempts:
         self._guard = threading.RLock()
         self._known: dict[str, Attempt] = {}
         self._fence = 0
+        self._ending: dict[str, Attempt] = {}  # by name: those whose release is under way
         self._earliest = float("inf")  # none of them ends before
 
     def next_fence(self) -> int:
@@ -74,6 +75,9 @@ class Attempts:
     def granted(self, attempt: Attempt, sent_at: float, life_ms: int, fence: int) -> None:
         """Take note that it holds."""
         self.flush(sent_at)
+        before = self._ending.get(attempt.spec.name)
+        if before is not None and before is not attempt:  # released, or this one would not hold
+            self.ended(before.token, "released", sent_at)
         self._lasts(attempt, sent_at + life_ms / 1000)
         attempt.waits = False
         if attempt.granted_ms:
@@ -99,10 +103,21 @@ class Attempts:
         if attempt is not None:
             attempt.until = max(attempt.until, sent_at + life_ms / 1000)
 
+    def ending(self, token: str) -> Attempt | None:
+        """Take note that it is being given back; return what is known of it."""
+        attempt = self._known.get(token)
+        if attempt is not None:
+            attempt.over = True
+            if attempt.granted_ms:
+                self._ending[attempt.spec.name] = attempt
+        return attempt
+
     def ended(self, token: str, kind: str, now: float, why: str = "") -> None:
         """Forget a token; if it held, record how that ended. An empty ``kind`` records nothing."""
         with self._guard:
             attempt = self._known.pop(token, None)
+            if attempt is not None and self._ending.get(attempt.spec.name) is attempt:
+                del self._ending[attempt.spec.name]
         if attempt is not None and attempt.granted_ms and kind:
             self._end(attempt, kind, now, why)
 

@@ -31,6 +31,7 @@ class RedlockEngine(Engine):
     supports_events: ClassVar[bool] = False
     supports_flights: ClassVar[bool] = False
     events_in_process: ClassVar[bool] = True
+    takes_several_locations: ClassVar[bool] = True
     location_form: ClassVar[str] = (
         "a list of an odd number, three at least, of addresses of different servers: "
         '["redis://user:password@host:6379/0", "rediss://…", "unix:///path?db=0"]'

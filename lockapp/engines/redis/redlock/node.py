@@ -87,6 +87,14 @@ def refuse_twice(seen: dict[str, str], alias: str) -> None:
 class NodeSteps(RedisSteps):
     """The steps of one node."""
 
+    async def deadlines(self, count: int) -> tuple[int, list[tuple[str, int]]]:
+        """Return how many names are held here, and those that end first, with when (ms)."""
+        held = self.shards[0].held
+        total = await self.transport.command("ZCARD", held)
+        flat = await self.transport.command("ZRANGE", held, 0, count - 1, "WITHSCORES")
+        found = [(replies.text(flat[at]), int(flat[at + 1])) for at in range(0, len(flat), 2)]
+        return total, found
+
     async def accept(self, name: str, token: str, fence: int) -> Granted | Gone:
         """See :class:`~lockapp.engines.redis.redlock.procedures.Node`."""
         shard = self.shard(name)

@@ -153,9 +153,7 @@ class RedlockSteps:
 
     async def release(self, name: str, token: str, *, tombstone: bool, why: str) -> Released | Gone:
         """See StepPort."""
-        attempt = self.attempts.get(token)
-        if attempt is not None:
-            attempt.over = True
+        attempt = self.attempts.ending(token)
         reply = await procedures.release(
             self.nodes, name, token, attempt, tombstone=tombstone, why=why
         )
@@ -290,17 +288,14 @@ class RedlockSteps:
             self.attempts.degraded(it)
 
     async def page(self, offset: int, count: int) -> tuple[int, list[str]]:
-        """See StepPort. By the earliest deadline on whatever node; about right while they change.
-
-        What only a minority of nodes has counts until it is looked at.
-        """
-        outcomes = await self._all(lambda node, _: node.page(0, offset + count))
+        """See StepPort. About right while they change; what a minority has counts as well."""
+        outcomes = await self._all(lambda node, _: node.deadlines(offset + count))
         pages = [outcomes[at] for at in answers(outcomes)]
-        places: dict[str, int] = {}
-        for _, names in pages:
-            for place, name in enumerate(names):
-                places[name] = min(place, places.get(name, place))
-        ordered = sorted(places, key=lambda name: (places[name], name))
+        ends: dict[str, int] = {}
+        for _, found in pages:
+            for name, deadline_ms in found:
+                ends[name] = max(deadline_ms, ends.get(name, 0))
+        ordered = sorted(ends, key=lambda name: (ends[name], name))
         total = max(max(total for total, _ in pages), len(ordered))
         return total, ordered[offset : offset + count]
 
