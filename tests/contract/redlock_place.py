@@ -42,13 +42,16 @@ class Masters:
 
 
 class RedlockPlace(Place):
-    """A prefix on all of them."""
+    """A prefix on all of them; with fences that grow, or there would be less to promise."""
 
     kind = "redlock"
 
     def __init__(self, masters: Masters, prefix: str) -> None:
         self.masters = masters
         super().__init__(prefix)
+
+    def another_engine(self, **options: Any) -> Engine:
+        return super().another_engine(**{"two_phase_fencing": True, **options})
 
     def make_engine(self, alias: str, options: EngineOptions) -> Engine:
         return RedlockEngine(alias, self.masters.urls, options)

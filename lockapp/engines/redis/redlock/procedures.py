@@ -290,7 +290,8 @@ async def acquire(
                 quorum_lost(nodes, accepted, taken=True)
             await give_back(nodes, attempt, outcomes, last=last)
             return Busy(outcomes[granted[0]].now_ms, None)
-        outcomes = accepted
+        counted = of_kind(accepted, Granted)  # each by what it said first: that is how old it is
+        outcomes = [it if at in counted else UNANSWERED for at, it in enumerate(outcomes)]
     now_ms, life_ms = worth(outcomes, least)
     return Granted(now_ms, now_ms + life_ms, fence)
 
