@@ -16,8 +16,8 @@ import pytest
 from lockapp.core.options import EngineOptions
 from lockapp.core.values import Degraded, LockSpec, RenewItem
 from lockapp.engines.redis.health import OLDEST
-from lockapp.engines.redis.request import NONE, Words
 from lockapp.engines.redis.redlock.node import NodeSteps
+from lockapp.engines.redis.request import NONE, Words
 from lockapp.engines.redis.scripts import STEPS, Script, build, build_all
 from lockapp.engines.redis.steps import RedisSteps
 from tools import lua_page
