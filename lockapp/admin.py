@@ -17,6 +17,7 @@ from django.utils.translation import ngettext
 
 from lockapp.audit.event import ENDED
 from lockapp.dashboard import ending, views
+from lockapp.dashboard.figures import figures
 from lockapp.dashboard.long_lists import (
     MOST_ROWS,
     CappedPaginator,
@@ -85,6 +86,12 @@ class LockHoldAdmin(LongListAdmin):
         (_("End"), {"fields": ["ended", "ended_at", "actor", "reason"]}),
         (_("Record"), {"fields": ["name", "alias", "ttl_ms"]}),
     ]
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the page of statistics to the pages of rows."""
+        page = self.admin_site.admin_view(partial(figures, site=self.admin_site))
+        name = "lockapp_lockhold_statistics"
+        return [path("statistics/", page, name=name), *super().get_urls()]
 
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str

@@ -22,7 +22,7 @@ from lockapp.handler import in_test_run, locks, locks_alone
 
 if TYPE_CHECKING:
     from lockapp.engines.base import Engine
-    from lockapp.engines.redis.address import Address
+    from lockapp.engines.redis.address import Address as RedisAddress
 
 TAG = "lockapp"
 LONGEST_VIEW_WAIT_S = 30  # Gunicorn's default timeout: a worker that waits longer is killed
@@ -35,7 +35,7 @@ HINTS = {
     "E002": "See docs/reference/settings.md for what each key may contain.",
     "E003": "Use the Redis engine. Where exactly one process runs, say so: "
     "OPTIONS['single_process'] = True.",
-    "E004": "Use Redis 7.0 or later, or Valkey 8 or later.",
+    "E004": "Use Redis 7.0 or later, Valkey 8 or later, or ZooKeeper 3.5 or later.",
     "W001": "Give each alias its own OPTIONS['prefix'], or use one alias for both.",
     "W002": "Give locks a database of their own: another number at the end of LOCATION.",
     "W003": "Give locks a database of their own: another number at the end of LOCATION.",
@@ -84,8 +84,9 @@ def check_neighbours(app_configs: Apps = None, **kwargs: Any) -> Messages:
     """Look for others on the servers that keep locks."""
     engines = _addressed()
     found: Messages = []
-    for (one, here), (other, there) in combinations(engines.items(), 2):
-        if same_database(here, there) and one.options.prefix == other.options.prefix:
+    for one, other in combinations(engines, 2):
+        here = one.address
+        if same_database(here, other.address) and one.options.prefix == other.options.prefix:
             found.append(
                 _warning(
                     "W001",
@@ -97,7 +98,8 @@ def check_neighbours(app_configs: Apps = None, **kwargs: Any) -> Messages:
         *(("W002", f"the cache {alias!r}", at) for alias, at in _caches()),
         *(("W003", f"Celery's {what}", at) for what, at in _celery()),
     ]
-    for engine, here in engines.items():
+    for engine in engines:
+        here = engine.address
         for number, who, there in neighbours:
             if number == "W002" and who == f"the cache {_own_cache(engine)!r}":
                 continue
@@ -161,14 +163,14 @@ def check_deployed(app_configs: Apps = None, **kwargs: Any) -> Messages:
             )
         if alone and settings.DEBUG:  # without DEBUG check_settings has told it
             found.append(_unshared(config))
-    for engine, address in _addressed().items():
-        found += _ask(engine, address)
+    for engine in _addressed():
+        found += _ask(engine)
     return found
 
 
-def same_database(one: Address, other: Address) -> bool:
+def same_database(one: Any, other: Any) -> bool:
     """Whether two addresses are one database of one server, as far as the text tells."""
-    return one.place == other.place
+    return bool(one.place == other.place)
 
 
 def _judge_numbers(config: conf.EngineConfig) -> Iterator[checks.CheckMessage]:
@@ -204,9 +206,9 @@ def _unshared(config: conf.EngineConfig) -> checks.CheckMessage:
     )
 
 
-def _addressed() -> dict[Engine, Address]:
-    """Return the engines that have a server, with its address; others are left out."""
-    found: dict[Engine, Address] = {}
+def _addressed() -> list[Engine]:
+    """Return the engines that have a server; others are left out."""
+    found: list[Engine] = []
     try:
         aliases = list(locks)
     except ImproperlyConfigured:
@@ -216,9 +218,8 @@ def _addressed() -> dict[Engine, Address]:
             engine = locks[alias]
         except ImproperlyConfigured:
             continue
-        address = getattr(engine, "address", None)
-        if address is not None:
-            found[engine] = address
+        if engine.address is not None:
+            found.append(engine)
     return found
 
 
@@ -228,7 +229,7 @@ def _own_cache(engine: Engine) -> str:
     return "" if cache == "default" else cache
 
 
-def _caches() -> Iterator[tuple[str, Address]]:
+def _caches() -> Iterator[tuple[str, RedisAddress]]:
     caches: Mapping[str, Any] = settings.CACHES
     for alias, given in caches.items():
         backend = str(given.get("BACKEND", ""))
@@ -243,7 +244,7 @@ def _caches() -> Iterator[tuple[str, Address]]:
                     yield alias, at
 
 
-def _celery() -> Iterator[tuple[str, Address]]:
+def _celery() -> Iterator[tuple[str, RedisAddress]]:
     for name, what in (
         ("CELERY_BROKER_URL", "broker"),
         ("BROKER_URL", "broker"),
@@ -253,7 +254,7 @@ def _celery() -> Iterator[tuple[str, Address]]:
             yield what, at
 
 
-def _addresses(given: object) -> Iterator[Address]:
+def _addresses(given: object) -> Iterator[RedisAddress]:
     """Read one URL, several in a list, or several in one text; what is no Redis URL is left out."""
     from lockapp.engines.redis.address import Address
 
@@ -266,16 +267,14 @@ def _addresses(given: object) -> Iterator[Address]:
                 continue
 
 
-def _ask(engine: Engine, address: Address) -> Iterator[checks.CheckMessage]:
-    from lockapp.engines.redis.health import problems
-
+def _ask(engine: Engine) -> Iterator[checks.CheckMessage]:
     who = f"The server of the lock engine {engine.alias!r}"
     texts: Mapping[str, tuple[str, str]] = {
         "version": ("E004", f"{who} is too old: %s."),
         "eviction": ("W006", f"{who} may evict locks when it runs out of memory (%s)."),
         "unreachable": ("W007", f"{who} could not be asked: %s."),
     }
-    for problem in problems(address, engine.options):
+    for problem in engine.problems():
         number, text = texts[problem.kind]
         make = _error if number.startswith("E") else _warning
         yield make(number, text % problem.detail)

@@ -31,7 +31,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
-from lockapp.core.options import EngineOptions, UnfitOptions
+from lockapp.core.options import EngineOptions, UnfitLocation, UnfitOptions
 
 if TYPE_CHECKING:
     from lockapp.engines.base import Engine
@@ -110,23 +110,19 @@ class EngineConfig:
                 f"LOCKAPP[{self.alias!r}]['OPTIONS']: {cls.__name__} has no replicas, so that none "
                 "can acknowledge a lease (min_replicas_acked)"
             )
-        several = isinstance(self.location, tuple)
-        if several and not cls.takes_several_locations:
+        if isinstance(self.location, tuple) and not cls.takes_several_locations:
             raise ImproperlyConfigured(
                 f"LOCKAPP[{self.alias!r}]['LOCATION'] is a list, and {cls.__name__} is on one "
                 "server; several that share nothing are for "
                 '"ENGINE": "lockapp.engines.redis.RedlockEngine"'
-            )
-        if isinstance(self.location, str) and "cluster" in self.location.partition("://")[0]:
-            raise ImproperlyConfigured(
-                f"LOCKAPP[{self.alias!r}]['LOCATION']: a Redis Cluster can't keep locks yet; use "
-                "one server, or servers that Sentinels watch over (redis+sentinel://…)"
             )
         location = cache_address(self.cache, self.alias) if self.cache else self.location
         try:
             return cls(self.alias, location, self.options)
         except UnfitOptions as error:
             raise ImproperlyConfigured(f"LOCKAPP[{self.alias!r}]['OPTIONS']: {error}") from error
+        except UnfitLocation as error:
+            raise ImproperlyConfigured(f"LOCKAPP[{self.alias!r}]['LOCATION']: {error}") from None
         except ValueError as error:
             if self.cache:
                 raise ImproperlyConfigured(
@@ -238,7 +234,7 @@ def cache_address(cache: str, alias: str) -> Address:
     """
     from django.core.cache import caches
 
-    from lockapp.engines.redis.sentinel import address_of_pool
+    from lockapp.engines.redis.location import address_of_pool
 
     here = f"LOCKAPP[{alias!r}]['CACHE']"
     if cache not in caches.settings:

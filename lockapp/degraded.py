@@ -28,7 +28,8 @@ from lockapp.core.ports import EnginePort, StepPort
 from lockapp.core.values import Degraded, Undo
 from lockapp.engines import procedures
 from lockapp.exceptions import EngineUnavailable, LockAppError
-from lockapp.lease import HELD, RELEASED, Lease
+from lockapp.holding import HELD, RELEASED
+from lockapp.lease import Lease
 
 if TYPE_CHECKING:
     from lockapp.lock import Lock

@@ -1,12 +1,9 @@
-"""A lease: one time-limited grant of a lock, and what its holder may know about it.
+"""A lease: one time-limited grant of a lock, and how it is prolonged and given back.
 
-The invariant: ``lost`` is never False while somebody else could have been granted the lock. It is
-computed when it is read, from this process's own clock, and so is right also in a process that
-was frozen, whose threads got no turn, or that the network cut off.
-
-What it can't do is stop the holder. Between a ``check()`` and the write that follows, the process
-may be paused for longer than the lease lasts; only the protected resource can refuse the late
-write, by comparing ``lease.fence``.
+What its holder may know about it is in :mod:`lockapp.holding`. What neither can do is stop the
+holder. Between a ``check()`` and the write that follows, the process may be paused for longer than
+the lease lasts; only the protected resource can refuse the late write, by comparing
+``lease.fence``.
 """
 
 from __future__ import annotations
@@ -14,28 +11,18 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from lockapp.callbacks import Callback, call_all
-from lockapp.core.deadline import valid_until
 from lockapp.core.ports import StepPort
 from lockapp.core.run import run_sync
-from lockapp.core.values import Gone, Granted, LockSpec, Renewal, RenewItem, Undo
+from lockapp.core.values import Gone, Granted, Renewal
 from lockapp.engines import procedures
-from lockapp.exceptions import EngineUnavailable, LeaseLost, LockAppError, NotHeld
-from lockapp.naming import name_digest
-
-if TYPE_CHECKING:
-    from lockapp.engines.base import Engine, Transactions
-    from lockapp.engines.procedures import Grant
+from lockapp.exceptions import LockAppError, NotHeld
+from lockapp.holding import HELD, LEFT, LOST, RELEASED, RELEASING, Holding
 
 logger = logging.getLogger("lockapp")
 
-HELD, RELEASING, LEFT = "held", "releasing", "left to the watchdog"
-RELEASED, LOST = "released", "lost"
 
-
-class Lease:
+class Lease(Holding):
     """One grant of a lock.
 
     Guarantee: while ``lost`` is False, nobody else holds the lock (exceptions: an operator's
@@ -44,164 +31,7 @@ class Lease:
     must not be done by two. A dropped lease is no longer renewed and ends within its ttl.
     """
 
-    __slots__ = (
-        "__weakref__", "_attempted", "_callbacks", "_doubtful", "_engine", "_note", "_owner",
-        "_pid", "_reason", "_revoke_callbacks", "_revoked", "_scoped", "_several", "_state",
-        "_token", "confirmed", "fence", "final", "holds", "noticed", "pins", "put_off", "renewing",
-        "spec", "transactions", "valid_until", "waited",
-    )  # fmt: skip
-
-    degraded = ""
-    """``"local"`` or ``"open"`` when the engine could not be asked: see :mod:`lockapp.degraded`."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        spec: LockSpec,
-        token: str,
-        grant: Grant,
-        owner: object,
-        renew: bool,
-        scoped: bool,
-        several: bool = False,
-    ) -> None:
-        self.spec = spec
-        self.fence = grant.fence
-        """The fencing token: an integer that grows with each grant of any lock of this engine."""
-        self.waited = grant.waited_s
-        """Seconds spent waiting for it."""
-        self.valid_until = grant.valid_until
-        self.confirmed = grant.confirmed
-        self.renewing = renew
-        self.noticed = False
-        """Whether the watchdog has been told to ask about it, whatever its due time."""
-        self.holds = 1
-        """How often its owner has it: more than once through a reentrant lock."""
-        self.transactions: Transactions | None = None  # which put its release off
-        self.pins = 0  # how many transactions, still open, keep it from being released
-        self.put_off = False
-        """Whether it has been given back, and is released when those have ended."""
-        self.final = 0 < spec.max_hold_ms <= spec.ttl_ms
-        """Whether max_hold cuts this life short: no renewal can prolong it any more."""
-        self._engine = engine
-        self._several = several
-        self._scoped = scoped  # belongs to a `with` block: dropped means that the block was left
-        self._token = token
-        self._owner = owner
-        self._doubtful = grant.doubtful
-        self._attempted = False
-        self._state = HELD
-        self._reason = ""
-        self._note = ""
-        self._callbacks: list[Callback] = []
-        self._revoke_callbacks: list[Callback] = []
-        self._revoked = ""
-        self._pid = engine.pid
-
-    @property
-    def name(self) -> str:
-        """The lock's name."""
-        return self.spec.name
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that granted it."""
-        return self._engine
-
-    @property
-    def mark(self) -> str:
-        """Which lease this is, for records that outlive it: a digest, since tokens are secret."""
-        return name_digest(self._token)
-
-    @property
-    def live(self) -> bool:
-        """Whether it is held and has not been lost, by this process's own clock."""
-        return (
-            self._state is HELD
-            and self._engine.now() < self.valid_until
-            and self._pid == os.getpid()
-        )
-
-    @property
-    def lost(self) -> bool:
-        """Whether it was held and is over without having been released. Computed when read.
-
-        A lease that was lost stays lost, also after :meth:`release` has said so.
-        """
-        return bool(self._reason) or (self._state is HELD and not self.live)
-
-    @property
-    def lost_reason(self) -> str:
-        """Why it was lost: expired, max_hold, forced, abandoned, gone, forked; empty if it wasn't.
-
-        See :attr:`lost_note` for who and why.
-        """
-        if self._state is HELD and not self.live:
-            if self._pid != os.getpid():
-                return "forked"
-            return "max_hold" if self.final else "expired"
-        return self._reason
-
-    @property
-    def lost_note(self) -> str:
-        """What is known about who took it and why (JSON), when somebody did."""
-        return self._note
-
-    @property
-    def remaining(self) -> float:
-        """Seconds for which it may be relied on without another renewal; 0 when lost."""
-        return max(self.valid_until - self._engine.now(), 0.0) if self.live else 0.0
-
-    def check(self) -> None:
-        """Do nothing while the lease is live.
-
-        Raises:
-            LeaseLost: it is over; stop working on what it protected.
-            NotHeld: it has been released.
-            EngineUnavailable: whether it is over is not known just now; on ZooKeeper, while the
-                connection is broken.
-        """
-        if self.live:
-            if not self._engine.doubt:
-                return
-            raise EngineUnavailable(
-                f"whether the lease of {self.name!r} is still held is not known: "
-                f"{self._engine.doubt}",
-                alias=self._engine.alias, reason="reset",
-            )  # fmt: skip
-        if self.lost:
-            raise self._loss()
-        raise NotHeld(f"the lease of {self.name!r} has been released", name=self.name)
-
-    def on_lost(self, callback: Callback) -> None:
-        """Have ``callback(lease)`` called once when the lease is lost.
-
-        It is called by the watchdog (its thread, or the event loop of an asynchronous lease) or
-        by the release that finds it out, never by a reader of :attr:`lost`; at once, here, if the
-        lease is known to be lost already. An exception in it is logged.
-        """
-        self._callbacks.append(callback)
-        if self._reason:  # looked at last: whoever notes the loss meanwhile finds the callback
-            call_all(self._callbacks, self)
-
-    @property
-    def revoke_requested(self) -> bool:
-        """Whether somebody asked its holder to let go. Nothing forces the holder to."""
-        return bool(self._revoked)
-
-    @property
-    def revoke_note(self) -> str:
-        """Who asked and why (JSON), when somebody did."""
-        return self._revoked
-
-    def on_revoke(self, callback: Callback) -> None:
-        """Have ``callback(lease)`` called once when its holder is asked to let go.
-
-        As :meth:`on_lost`: by the watchdog, or at once when it is known already.
-        """
-        self._revoke_callbacks.append(callback)
-        if self._revoked:
-            call_all(self._revoke_callbacks, self)
+    __slots__ = ()
 
     def release(self) -> None:
         """Release it, waking the next waiter. A second call does nothing.
@@ -319,77 +149,17 @@ class Lease:
             raise self._loss()
         self.spec = spec
         assert type(reply) is Granted
-        self.renewed(sent_at, reply.now_ms, Renewal(reply.deadline_ms, "", ""))
+        renewal = Renewal(reply.deadline_ms, "", "")
+        self.renewed(sent_at, reply.now_ms, renewal, port.defer)
+        self.check()
 
     async def _renew(self, port: StepPort) -> None:
         self.check()
         sent_at = port.now()
         item = self.renew_item._replace(ttl_ms=self.spec.ttl_ms)
         reply = await procedures.once_more(lambda: port.renew((item,)))
-        self.renewed(sent_at, reply.now_ms, reply.renewals[0])
+        self.renewed(sent_at, reply.now_ms, reply.renewals[0], port.defer)
         self.check()
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Under which the engine remembers it: one per name and owner, but of a semaphore many."""
-        if self._several:
-            return self.spec.name, self._owner, self.fence
-        return self.spec.name, self._owner
-
-    @property
-    def renew_item(self) -> RenewItem:
-        """What the watchdog sends to have it prolonged, or just asked about."""
-        prolonged = self.renewing or not self.confirmed
-        return RenewItem(self.spec.name, self._token, self.spec.ttl_ms if prolonged else 0)
-
-    @property
-    def undo(self) -> Undo:
-        """What the watchdog sends when it could not be released properly."""
-        return Undo(self.spec.name, self._token, tombstone=self._doubtful, why="")
-
-    @property
-    def held(self) -> bool:
-        """Whether the watchdog has to look after it: neither released nor known to be lost."""
-        return self._state is HELD
-
-    def renewed(self, sent_at: float, now_ms: int, renewal: Renewal) -> None:
-        """Take note of a renewal's answer."""
-        if not renewal.deadline_ms:
-            self.lose(renewal.kind, renewal.note)
-        elif self._state is HELD:
-            self.valid_until = valid_until(sent_at, now_ms, renewal.deadline_ms)
-            self.confirmed = True
-            self.final = renewal.deadline_ms < now_ms + self.spec.ttl_ms
-            if renewal.kind == "revoked":
-                self._revoked = renewal.note or "{}"  # of several, who asked last
-                call_all(self._revoke_callbacks, self)
-
-    def lose(self, reason: str, note: str = "") -> None:
-        """Take note that it is over. The first call counts; callbacks are called once."""
-        if self._state is HELD:
-            self._state = LOST
-            self._engine.forget(self)
-            self._note_loss(reason, note)
-
-    def _note_loss(self, reason: str, note: str) -> None:
-        self._reason, self._note = reason, note
-        logger.warning(
-            "the lease of %s (fence %d) was lost: %s %s", self.name, self.fence, reason, note,
-            extra={"lockapp_name": self.name, "lockapp_fence": self.fence},
-        )  # fmt: skip
-        self._engine.observe("lost", self)
-        call_all(self._callbacks, self)
-
-    def _loss(self) -> LeaseLost:
-        reason = self.lost_reason
-        return LeaseLost(
-            f"the lease of {self.name!r} (fence {self.fence}) is over: "
-            f"{reason} {self._note}".strip(),
-            name=self.name,
-            fence=self.fence,
-            reason=reason,
-            note=self._note,
-        )
 
     def __del__(self) -> None:
         if getattr(self, "_pid", None) != os.getpid():
@@ -406,7 +176,3 @@ class Lease:
                 self.spec.name,
                 extra={"lockapp_name": self.spec.name},
             )
-
-    def __repr__(self) -> str:
-        state = LOST if self.lost else self._state
-        return f"<Lease of {self.name!r} fence={self.fence} {state}>"

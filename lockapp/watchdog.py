@@ -10,7 +10,9 @@ Theory of operation
   times belongs to the watchdog alone. It is woken only for something due earlier than what it
   sleeps for.
 * It keeps weak references: a dropped lease is renewed no more.
-* Leases that are due, and those due soon, are renewed together, up to ``renew_batch`` a call.
+* Leases that are due, and those due soon, are renewed together, up to ``renew_batch`` a call. A
+  call is about one part of the engine (a shard of a Cluster): what becomes of one part is nothing
+  to the leases of another.
 * A failed renewal is tried again until the lease's own deadline; then the lease is lost.
 * A notice channel tells at once what others did to a lease (forced, abandoned, asked to let go). A
   notice only makes a renewal due: its answer is the truth. When the channel opens again after it
@@ -29,7 +31,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import random
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -37,6 +38,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from lockapp.core import renewal
+from lockapp.core.chance import chance
 from lockapp.core.ports import EVERY_LOCK, Notices, WatchPort
 from lockapp.core.values import Undo
 from lockapp.engines import procedures
@@ -55,14 +57,18 @@ SWEEP_AFTER_S = 0.1
 """After a lease of ours ran out, the server is asked to reclaim it."""
 LOOK_EVERY_S = 5.0
 """So often, at most, the server is asked for leases of dead processes; renewals ask as well."""
+LOOK_PARTS = 16
+"""Of an engine of many parts, so many are asked at a time: a request each."""
 GIVE_UP_UNDO_S = 3600.0
 """An undo that got no answer for so long is dropped."""
 LISTEN_AGAIN_S = 1.0
 """How soon after an attempt to open a notice channel the next one may follow."""
-LONGEST_PAUSE_S = 3600.0
-"""A lease may be due in years; poll() counts milliseconds in 31 bits."""
 LINGER_S = 5.0
-"""How long a watchdog without work waits for more, before it closes idle connections and ends."""
+"""How long a watchdog without work waits for more, before it closes idle connections and ends.
+
+It sleeps no longer than this at a time either: nobody wakes it when he releases, and so it looks
+whether what it sleeps for is still held.
+"""
 
 
 N = TypeVar("N", bound=Notices)
@@ -83,6 +89,9 @@ class Watchdog(ABC, Generic[N]):
         self._undo_at = 0.0
         self._sweep_at = float("inf")
         self._look_at = 0.0
+        self._suspects: set[int] = set()  # parts in which leases have run out
+        self._look_from = chance.randrange(port.parts)
+        self._to_sweep: list[int] = []
         self._noticed: deque[str] = deque()
         self.notices: N | None = None
         self._deaf = False  # the channel broke or could not be opened: something may be missed
@@ -174,7 +183,7 @@ class Watchdog(ABC, Generic[N]):
             self._wake_at = due
         if self.notices is None:
             due = min(due, self._listen_at)
-        await self.pause(min(due - now, LONGEST_PAUSE_S))
+        await self.pause(min(due - now, LINGER_S))
         return False
 
     async def _hear(self) -> None:
@@ -203,7 +212,7 @@ class Watchdog(ABC, Generic[N]):
         """When to look at ``lease`` next, after a grant or a renewal."""
         if lease.confirmed and (lease.final or not lease.renewing):
             return lease.valid_until
-        return renewal.renew_at(now, lease.valid_until - now, random.random())  # noqa: S311
+        return renewal.renew_at(now, lease.valid_until - now, chance.random())
 
     async def round(self) -> float | None:
         """Do what is due; return when (own clock) the next is, or None when nothing is left."""
@@ -214,17 +223,20 @@ class Watchdog(ABC, Generic[N]):
         self._take_noticed(now)
         batch = self._take_due(now)
         while batch:
-            await self._renew(batch)
+            await self._renew_all(batch)
             now = self.port.now()
             self._take_in(now)
             batch = self._take_due(now)
-        if now >= min(self._sweep_at, self._look_at):
-            await self._sweep()
+        self._plan_sweeping(now)
+        if self._to_sweep:  # one part a round: what is due must not wait for a tour of all
+            await self._sweep(self._to_sweep.pop())
         times = [self._heap[0][0]] if self._heap else []
         if self._undo:
             times.append(self._undo_at)
         if self._sweep_at != float("inf"):
             times.append(self._sweep_at)
+        if self._to_sweep:
+            times.append(now)
         self._wake_at = min(times, default=float("inf"))
         # Looked at last: what is handed in from now on compares itself with the time just set.
         return now if self._handed_in else min(times, default=None)
@@ -255,9 +267,10 @@ class Watchdog(ABC, Generic[N]):
         heapq.heapify(self._heap)
 
     def _take_due(self, now: float) -> list[Lease]:
-        """Take the leases to be renewed in one call off the heap; note the losses on the way."""
+        """Take leases to be renewed off the heap, a call's per part; note the losses on the way."""
         batch: list[Lease] = []
-        while self._heap and len(batch) < self.port.options.renew_batch:
+        most = self.port.options.renew_batch * self.port.parts
+        while self._heap and len(batch) < most:
             due, _, ref = self._heap[0]
             lease = ref()
             if lease is None or not lease.held:
@@ -269,6 +282,7 @@ class Watchdog(ABC, Generic[N]):
             heapq.heappop(self._heap)
             if now >= lease.valid_until:
                 self._sweep_at = min(self._sweep_at, now + SWEEP_AFTER_S)
+                self._suspects.add(self.port.part_of(lease.name))
                 try:
                     lease.lose(lease.lost_reason or "expired")
                 except BaseException:  # of who was told: the others stay looked after
@@ -280,17 +294,37 @@ class Watchdog(ABC, Generic[N]):
                 batch.append(lease)
         return batch
 
+    async def _renew_all(self, due: list[Lease]) -> None:
+        parts: dict[int, list[Lease]] = {}
+        for lease in due:
+            parts.setdefault(self.port.part_of(lease.name), []).append(lease)
+        most = self.port.options.renew_batch
+        calls = [
+            leases[at : at + most]
+            for leases in parts.values()
+            for at in range(0, len(leases), most)
+        ]
+        try:
+            while calls:
+                await self._renew(calls.pop())
+        except BaseException:
+            for batch in calls:
+                self._put_off(batch)  # they stay looked after
+            raise
+
     async def _renew(self, batch: list[Lease]) -> None:
         now = self.port.now()
         done = 0
         try:
             reply = await self.port.renew([lease.renew_item for lease in batch])
-            self._look_at = now + LOOK_EVERY_S
+            if self.port.parts == 1:  # else it has told of one of many
+                self._look_at = now + LOOK_EVERY_S
             if reply.expired:
                 self._sweep_at = now
+                self._suspects.add(self.port.part_of(batch[0].name))
             for lease, answer in zip(batch, reply.renewals, strict=True):
                 lease.noticed = False
-                lease.renewed(now, reply.now_ms, answer)
+                lease.renewed(now, reply.now_ms, answer, self.defer)
                 if lease.held:
                     self._push(self._due(lease, now), weakref.ref(lease))
                 done += 1
@@ -309,19 +343,35 @@ class Watchdog(ABC, Generic[N]):
     def _push(self, due: float, ref: weakref.ref[Lease]) -> None:
         heapq.heappush(self._heap, (due, next(self._order), ref))
 
-    async def _sweep(self) -> None:
-        self._sweep_at = float("inf")
-        self._look_at = self.port.now() + LOOK_EVERY_S
+    def _plan_sweeping(self, now: float) -> None:
+        if now >= self._sweep_at:
+            self._to_sweep += self._suspects
+            self._suspects.clear()
+            self._sweep_at = float("inf")
+        if now >= self._look_at and not self._to_sweep:
+            of = self.port.parts
+            self._to_sweep += [(self._look_from + n) % of for n in range(min(LOOK_PARTS, of))]
+            self._look_from = (self._look_from + LOOK_PARTS) % of
+            self._look_at = now + LOOK_EVERY_S
+
+    async def _sweep(self, part: int) -> None:
+        if self.port.parts == 1:
+            self._look_at = self.port.now() + LOOK_EVERY_S
         try:
-            await procedures.sweep(self.port)
+            await procedures.sweep(self.port, (part,))
         except EngineError as error:
             logger.warning("could not reclaim expired leases: %s", error)
 
     async def _carry_out_undo(self) -> None:
         if self.port.now() < self._undo_at:
             return
+        silent = set()  # parts of which nothing is heard
         for _ in range(len(self._undo)):
             undo, until = self._undo[0]
+            part = self.port.part_of(undo.name)
+            if part in silent:
+                self._undo.rotate(-1)  # their order doesn't matter
+                continue
             try:
                 await self.port.release(
                     undo.name, undo.token, tombstone=undo.tombstone, why=undo.why
@@ -329,7 +379,9 @@ class Watchdog(ABC, Generic[N]):
             except EngineUnavailable as error:
                 self._undo_at = self.port.now() + renewal.RETRY_S
                 if self.port.now() < until:
-                    return  # the order of undoing doesn't matter; the server's silence does
+                    silent.add(part)
+                    self._undo.rotate(-1)
+                    continue
                 logger.error("gave up undoing a request for %s: %s", undo.name, error)
             except EngineError:
                 logger.exception("could not undo a request for %s", undo.name)

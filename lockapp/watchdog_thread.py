@@ -114,7 +114,7 @@ class ThreadWatchdog(Watchdog[ThreadNotices]):
         return self._report_at if due is None else min(due, self._report_at)
 
     async def _record(self) -> None:
-        while batch := self._backlog.next():
+        while batch := self._backlog.next(self.port.part_of):
             try:
                 await self.port.report(batch)
             except EngineUnavailable as error:

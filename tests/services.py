@@ -116,6 +116,7 @@ PROBES: dict[str, Callable[[str], None]] = {
     "zookeeper": _probe_zookeeper,
     "java": _probe_java,
     "luacheck": _probe_program,
+    "iproute2": _probe_program,
     "openssl": _probe_program,
     "tls-server": _probe_tls_server,
 }

@@ -106,6 +106,7 @@ class SteppingPort:
         self._who = who
         self.alias = "stepping"
         self.options: EngineOptions = self._steps.options
+        self.parts = self._steps.parts
 
     def now(self) -> float:
         return self._world.time_s

@@ -100,6 +100,10 @@ def collect(engine: Engine, *, batch: int = BATCH) -> Collected:
 def collect_all(engines: Iterable[Engine]) -> tuple[dict[str, Collected], dict[str, Exception]]:
     """Collect several engines; one that fails does not keep the others waiting.
 
+    What an engine leaves in the process that used it, only that process can store (by a sink): of
+    such an engine expired leases are reclaimed here, and no more. A process that collects would
+    else look like one that used the engine and died.
+
     Returns:
         What was done and what failed, by alias. Each failure has been logged.
     """
@@ -107,7 +111,10 @@ def collect_all(engines: Iterable[Engine]) -> tuple[dict[str, Collected], dict[s
     failed: dict[str, Exception] = {}
     for engine in engines:
         try:
-            done[engine.alias] = collect(engine)
+            if engine.events_in_process:
+                done[engine.alias] = Collected(reclaimed=engine.sweep())
+            else:
+                done[engine.alias] = collect(engine)
         except (EngineError, DatabaseError) as error:
             logger.warning("could not collect the lock events of %s: %s", engine.alias, error)
             failed[engine.alias] = error

@@ -19,8 +19,10 @@ from lockapp.celery.execution import hard_limit_of, with_grace
 from lockapp.celery.options import Options
 from lockapp.celery.publish import LockTask
 from lockapp.celery.running import LONGEST_PAUSE_S
+from lockapp.celery.slot import require_slots
 from lockapp.checks import Messages, short_ttl, unshared_cache
 from lockapp.lock import Lock
+from lockapp.single_flight.store import require_flights
 from lockapp.ways import Unset
 
 LONGEST_TASK_WAIT_S = 30
@@ -31,6 +33,7 @@ VISIBILITY_S = {
 
 HINTS = {
     "E005": "Define it in LOCKAPP, or correct using=….",
+    "E006": "Name an engine that can, such as one on Redis: using=….",
     "W010": "See to it that a worker can load them: its first step is the same.",
     "W011": "Leave out max_hold: it follows the hard time limit. Or lower the limit.",
     "W012": 'Raise broker_transport_options["visibility_timeout"] above the longest run.',
@@ -70,6 +73,14 @@ def _judge(app: Celery, name: str, task: Any, options: Options) -> Iterator[chec
         if options.using not in conf.configs():
             yield _error("E005", f"{name}: {error}")
         return  # otherwise told by check_settings
+    try:
+        if options.flies:
+            require_flights(lock.engine)
+        if options.scope.queued or options.policy.word == "rerun":
+            require_slots(lock.engine)
+    except ImproperlyConfigured as error:
+        yield _error("E006", f"{name}: {error}")
+        return
     if options.scope.queued and not isinstance(task, LockTask):
         yield _warning(
             "W016",

@@ -8,12 +8,13 @@ one header. A token that gives possession of a run's lock never does.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 from celery.exceptions import Retry
+
+from lockapp.core.chance import chance
 
 HEADER = "lockapp"
 PLACES = ("queued", "parked")
@@ -79,7 +80,7 @@ class Note:
     def pause_s(self, longest_s: float) -> float:
         """Return how long the message should stay away: doubled each time, spread by a fifth."""
         pause: float = min(FIRST_PAUSE_S * 2 ** min(max(self.times - 1, 0), 20), longest_s)
-        return pause * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load
+        return pause * chance.uniform(0.8, 1.2)
 
 
 def keep(request: Any, note: Note) -> None:

@@ -25,6 +25,20 @@ from lockapp.process import describe_holder
 logger = logging.getLogger("lockapp.celery")
 
 
+def require_slots(engine: Engine) -> None:
+    """Do nothing if the engine can remember messages.
+
+    Raises:
+        ImproperlyConfigured: its leases end with their process.
+    """
+    if not engine.leases_outlive_process:
+        raise ImproperlyConfigured(
+            f"lock engine {engine.alias!r} ({type(engine).__name__}) ends a lease with its "
+            "process, so it can't remember messages: use scope='running' without "
+            "on_contention='rerun', or another engine (using=…)"
+        )
+
+
 class Slot:
     """The one place of its kind for one task beside a lock."""
 
@@ -42,12 +56,7 @@ class Slot:
             ImproperlyConfigured: the engine's leases end with their process, and a message goes
                 from one to another.
         """
-        if not engine.leases_outlive_process:
-            raise ImproperlyConfigured(
-                f"lock engine {engine.alias!r} ({type(engine).__name__}) ends a lease with its "
-                "process, so it can't remember messages: use scope='running' without "
-                "on_contention='rerun', or another engine (using=…)"
-            )
+        require_slots(engine)
         self._engine = engine
         self.spec = LockSpec(lock_name(kind, task, name), int(ttl_s * 1000), max_hold_ms=0)
         self._why = kind

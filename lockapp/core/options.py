@@ -26,6 +26,10 @@ class UnfitOptions(ValueError):
     """Options that make sense, but not together, or not for this engine."""
 
 
+class UnfitLocation(ValueError):
+    """A location that can be read and not be used. The message says why, and shows no password."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """The options of one engine; what users may set stands in the comments (``OPTIONS`` key)."""

@@ -95,6 +95,8 @@ class StepPort(Protocol):
 
     alias: str
     options: EngineOptions
+    parts: int
+    """How many parts the locks of this engine are kept in: shards of a Cluster, else 1."""
 
     def now(self) -> float:
         """Return this process's boot clock in seconds: monotonic, and running in suspend."""
@@ -128,6 +130,10 @@ class StepPort(Protocol):
         """Whether one step can deal with all these names."""
         ...
 
+    def part_of(self, name: str) -> int:
+        """Say in which part a name is kept, from 0: one may fail while others go on."""
+        ...
+
     async def wait_grant(self, name: str, token: str, timeout_s: float) -> GrantMessage | None:
         """Block on the inbox for at most ``timeout_s``; None when nothing came."""
         ...
@@ -140,8 +146,11 @@ class StepPort(Protocol):
         """Leave the queue; a grant that had already happened is reported, not undone."""
         ...
 
-    async def renew(self, leases: Sequence[RenewItem]) -> RenewReply:
-        """Prolong leases of one shard; also learn which other leases ran out."""
+    async def renew(self, leases: Sequence[RenewItem], part: int = 0) -> RenewReply:
+        """Prolong leases of one part; also learn which other leases ran out there.
+
+        ``part`` is the one to look at when there are no leases.
+        """
         ...
 
     async def downgrade(self, name: str, token: str, weight: int, ttl_ms: int) -> Granted | Gone:
@@ -162,12 +171,12 @@ class StepPort(Protocol):
         """End (or cut to ``grace_ms``) a lease whose holder is known to be dead."""
         ...
 
-    async def sweep(self, names: Sequence[str]) -> int:
-        """Reclaim expired holders of these names; return how many."""
+    async def sweep(self, names: Sequence[str], part: int = 0) -> int:
+        """Reclaim expired holders of these names, which that part has told; return how many."""
         ...
 
     async def report(self, reports: Sequence[Degraded]) -> None:
-        """Record what ran without locks of this shard while nobody could be asked."""
+        """Record what ran without locks of one part while nobody could be asked."""
         ...
 
     async def page(self, offset: int, count: int) -> tuple[int, list[str]]:

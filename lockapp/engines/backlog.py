@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
+from itertools import groupby, islice
 
 from lockapp.core.values import Degraded
 
@@ -42,10 +44,15 @@ class Backlog:
                 self._dropped += 1
                 self._dropped_ms = report.at_ms
 
-    def next(self) -> list[Degraded]:
-        """Return what to record next; it stays until it is :meth:`done`."""
+    def next(self, part_of: Callable[[str], int]) -> list[Degraded]:
+        """Return what to record next in one call; it stays until it is :meth:`done`.
+
+        Args:
+            part_of: in which part of the engine a name is kept; a call is about one part.
+        """
         with self._guard:
-            batch = [report for report, _ in zip(self._reports, range(BATCH), strict=False)]
+            parts = groupby(islice(self._reports, BATCH), lambda report: part_of(report.name))
+            batch = next((list(reports) for _, reports in parts), [])
             if not batch and self._dropped:
                 batch.append(Degraded("", UNREPORTED, self._dropped_ms, str(self._dropped), "{}"))
             return batch

@@ -31,6 +31,7 @@ from lockapp.core.values import (
 )
 from lockapp.engines import procedures
 from lockapp.engines.clock import boot_clock
+from lockapp.engines.health import Examination, Problem
 from lockapp.engines.procedures import once_more
 from lockapp.watchdog_task import TaskWatchdog
 from lockapp.watchdog_thread import ThreadWatchdog
@@ -70,12 +71,16 @@ class Engine(ABC):
     leases_outlive_process: ClassVar[bool] = True  # who has the token may end it elsewhere
     takes_several_locations: ClassVar[bool] = False  # LOCATION is a list of servers
     location_form: ClassVar[str] = (
-        "redis://user:password@host:6379/0, rediss://…, unix:///path?db=0 or "
-        "redis+sentinel://host:26379,host2:26379/service/0"
+        "redis://user:password@host:6379/0, rediss://…, unix:///path?db=0, "
+        "redis+sentinel://host:26379,host2:26379/service/0 or redis+cluster://host:6379,host2:6379"
     )
     """What a LOCATION looks like, for an error message."""
 
     now = staticmethod(boot_clock)
+
+    address: Any = None
+    """Where its server is, as text without secrets; ``place`` of it says whether two are the same.
+    None: its locks live in this process."""
 
     def __init__(self, alias: str, location: Any, options: EngineOptions) -> None:
         """Prepare the engine; nothing is connected.
@@ -340,6 +345,17 @@ class Engine(ABC):
     async def aping(self) -> None:
         """See ping()."""
         await once_more(lambda: self.aio().ping())
+
+    def problems(self) -> list[Problem]:
+        """Ask the server, in one short visit, for what its own settings do to locks; never raises.
+
+        A check asks it at each deployment: what only an operator wants to know is for examine().
+        """
+        return []
+
+    def examine(self) -> Examination:
+        """Ask the server for all that endangers locks on it; what fails is a finding."""
+        return Examination()
 
     @property
     def shards(self) -> int:

@@ -23,7 +23,7 @@ so a second cancellation can't interrupt it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from lockapp.core import backoff
@@ -301,17 +301,33 @@ async def once_more(step: Callable[[], Awaitable[T]]) -> T:
         return await step()
 
 
-async def sweep(port: StepPort) -> int:
-    """Reclaim every holder whose lease ran out; return how many.
+async def sweep(port: StepPort, parts: Iterable[int] | None = None) -> int:
+    """Reclaim every holder whose lease ran out, in all parts or in some; return how many.
 
     Bounded: at most as many rounds as it takes to pass over the names expired at the start.
+
+    Raises:
+        EngineUnavailable: some part could not be asked; the others have been swept.
     """
     reclaimed = 0
+    failure: EngineUnavailable | None = None
+    for part in range(port.parts) if parts is None else parts:
+        try:
+            reclaimed += await _sweep_part(port, part)
+        except EngineUnavailable as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    return reclaimed
+
+
+async def _sweep_part(port: StepPort, part: int) -> int:
+    reclaimed = 0
     while True:
-        expired = (await once_more(lambda: port.renew(()))).expired
+        expired = (await once_more(lambda: port.renew((), part))).expired
         if not expired:
             return reclaimed
-        done = await port.sweep(expired)
+        done = await port.sweep(expired, part)
         reclaimed += done
         if not done:
             return reclaimed

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
@@ -46,8 +46,12 @@ CURES: dict[str, tuple[int, str, str]] = {
         "Let LOCATION name the primary.",
     ),
     "cluster": (
-        ERROR, "The server is a node of a cluster; this engine speaks to one server only.",
-        "Keep locks on a server that is not part of a cluster.",
+        ERROR, "The server is a node of a Cluster, and is spoken to as if it were alone.",
+        "Let LOCATION say so: redis+cluster://host:port,host:port.",
+    ),
+    "uncovered": (
+        ERROR, "Nobody serves a part of the Cluster: {}.",
+        "Mend its nodes. With cluster-require-full-coverage nobody gets any lock until then.",
     ),
     "replicas": (
         ERROR, "Fewer replicas are connected than every lease must reach: {}.",
@@ -172,17 +176,14 @@ def engines(alias: str | None) -> list[Engine]:
 
 def visit(engine: Engine) -> Visit | None:
     """Examine an engine's server, take a lock there, and look at the audit log; None: no server."""
-    address: Any = getattr(engine, "address", None)
-    if address is None:
+    if engine.address is None:
         return None
-    from lockapp.engines.redis.examination import examine
-
-    seen = examine(address, engine.options)
+    seen = engine.examine()
     found = [_finding(engine, each.kind, each.detail) for each in seen.problems]
-    if not any(each.kind in ("unreachable", "replica", "cluster", "version") for each in found):
+    if seen.usable:
         found += _try_a_lock(engine)
         found += _of_audit(engine)
-    return Visit(engine.alias, str(address), seen.version, seen.round_trip_ms, tuple(found))
+    return Visit(engine.alias, str(engine.address), seen.version, seen.round_trip_ms, tuple(found))
 
 
 def _try_a_lock(engine: Engine) -> Iterator[Finding]:

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import time
 from collections.abc import Callable
 from typing import Any
 
 from lockapp.context import current_details
 from lockapp.core import backoff
+from lockapp.core.chance import chance
 from lockapp.core.flight import KEPT, PASSED, Landing, Stored
 from lockapp.core.values import HolderState, Undo
 from lockapp.engines import procedures
@@ -163,11 +163,11 @@ def _slice(plan: Plan, holder: HolderState | None, since: int, left_s: float | N
     Spread a little, because one broadcast has made all followers begin at once.
     """
     options = plan.lock.engine.options
-    slice_s = options.slice_ms / 1000 * random.uniform(0.8, 1.0)  # noqa: S311
+    slice_s = options.slice_ms / 1000 * chance.uniform(0.8, 1.0)
     if holder is None or holder.fence < since:
         wanted = SOON_S
     else:
-        spread_s = random.uniform(options.stagger_ms, options.stagger_max_ms) / 1000  # noqa: S311
+        spread_s = chance.uniform(options.stagger_ms, options.stagger_max_ms) / 1000
         wanted = min(holder.remaining_ms / 1000 + spread_s, slice_s)
     return wanted if left_s is None else min(wanted, left_s)
 

@@ -28,11 +28,11 @@ KEY_LIMIT = 180
 _warned: set[str] = set()
 
 
-def cache_of(alias: str, engine: Engine) -> BaseCache:
-    """Return a cache; say once if it can't carry results to those who share the engine.
+def require_flights(engine: Engine) -> None:
+    """Do nothing if the engine has single flights.
 
     Raises:
-        ImproperlyConfigured: there is no such cache, or the engine has no single flights.
+        ImproperlyConfigured: it has none.
     """
     if not engine.supports_flights:
         raise ImproperlyConfigured(
@@ -40,6 +40,15 @@ def cache_of(alias: str, engine: Engine) -> BaseCache:
             "that a result is there, as single_flight, on_contention='join' and remember need: "
             "name another engine (using=…)"
         )
+
+
+def cache_of(alias: str, engine: Engine) -> BaseCache:
+    """Return a cache; say once if it can't carry results to those who share the engine.
+
+    Raises:
+        ImproperlyConfigured: there is no such cache, or the engine has no single flights.
+    """
+    require_flights(engine)
     cache: BaseCache = caches[alias]
     alone = isinstance(cache, LocMemCache) and engine.shared_between_processes
     if alias not in _warned and (alone or isinstance(cache, DummyCache)):

@@ -1,4 +1,4 @@
-"""How the pages of live locks write durations."""
+"""How the pages about locks write durations and names."""
 
 from __future__ import annotations
 
@@ -13,3 +13,9 @@ register = template.Library()
 def duration(seconds: float) -> str:
     """Return a length of time as people read it: ``12 s``, ``3 min 5 s``, ``2 h``."""
     return snapshot.duration(seconds)
+
+
+@register.filter
+def printable(text: str) -> str:
+    """Spell out what is not printable."""
+    return snapshot.printable(text)

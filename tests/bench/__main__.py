@@ -24,6 +24,7 @@ from tests.bench import (
     takeover,
     task,
     waiting,
+    zookeeper,
 )
 from tests.bench.report import Section, show
 from tests.bench.surroundings import Surroundings
@@ -41,6 +42,7 @@ MEASUREMENTS: dict[str, Callable[[Surroundings, str], list[Section]]] = {
     "takeover": takeover.run,
     "task": task.run,
     "collecting": collecting.run,
+    "zookeeper": zookeeper.run,
 }
 FORMS = {
     "full": "Full run.",

@@ -8,12 +8,16 @@ thread where the library starts one per lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
+
+if TYPE_CHECKING:
+    from lockapp.engines.base import Engine
 
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
 Maker = Callable[[str], Pair]
@@ -44,9 +48,13 @@ def join_lockapp(place: Place) -> Maker:
     """This project: fenced, indexed, audited, renewed."""
     from lockapp.core.options import EngineOptions
     from lockapp.engines.redis.engine import RedisEngine
-    from lockapp.lock import Lock
 
-    engine = RedisEngine("bench", place.url, EngineOptions(prefix=PREFIX))
+    return locks_of(RedisEngine("bench", place.url, EngineOptions(prefix=PREFIX)))
+
+
+def locks_of(engine: Engine) -> Maker:
+    """This project's locks of one engine."""
+    from lockapp.lock import Lock
 
     def make(name: str) -> Pair:
         lock = Lock(engine, name, ttl=TTL_S, wait=WAIT_S)
@@ -164,6 +172,28 @@ def dial(url: str) -> Callable[..., Any]:
     return ask
 
 
+def join_zookeeper(place: Place) -> Maker:
+    """This project on ZooKeeper."""
+    from lockapp.core.options import EngineOptions
+    from lockapp.engines.zookeeper import ZooKeeperEngine
+
+    return locks_of(ZooKeeperEngine("bench", place.url, EngineOptions(prefix=PREFIX)))
+
+
+def join_kazoo(place: Place) -> Maker:
+    """Kazoo's own Lock, the recipe of ZooKeeper's documentation."""
+    from kazoo.client import KazooClient
+
+    client = KazooClient(place.url.removeprefix("zk://"), timeout=40)
+    client.start()
+
+    def make(name: str) -> Pair:
+        lock = client.Lock(f"/kazoo/{name}", "bench")
+        return lambda: lock.acquire(timeout=WAIT_S), lock.release
+
+    return make
+
+
 CONTESTANTS = {
     "lockapp": Contestant(
         "lockapp",
@@ -180,11 +210,14 @@ CONTESTANTS = {
     "portalocker": Contestant("portalocker (file)", join_portalocker, frozenset()),
     "raw": Contestant("raw commands", join_raw, frozenset(("set", "evalsha"))),
     "handoff": Contestant("BLPOP hand-off", join_handoff, frozenset(("blpop", "lpush")), put_token),
+    "zookeeper": Contestant("lockapp", join_zookeeper, frozenset()),
+    "kazoo": Contestant("kazoo Lock", join_kazoo, frozenset()),
 }
 """In the order of the tables. `raw` does not wait; `handoff` is its counterpart that does."""
 
 UNCONTENDED = ("lockapp", "redis-py", "python-redis-lock", "portalocker", "raw")
 CONTENDED = ("lockapp", "redis-py", "python-redis-lock", "portalocker", "handoff")
+ON_ZOOKEEPER = ("zookeeper", "kazoo")
 
 
 def commands_sent(key: str, client: redis.Redis) -> int:
@@ -195,3 +228,14 @@ def commands_sent(key: str, client: redis.Redis) -> int:
     stats = client.info("commandstats")
     sends = CONTESTANTS[key].sends
     return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in sends)
+
+
+@contextmanager
+def counting(key: str, place: Place) -> Iterator[Callable[[], int]]:
+    """Count the commands of a contestant from now on; none where nothing counts them."""
+    if not CONTESTANTS[key].sends:
+        yield lambda: 0
+        return
+    with redis.Redis.from_url(place.url) as client:
+        client.config_resetstat()
+        yield lambda: commands_sent(key, client)

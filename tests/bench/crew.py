@@ -9,10 +9,8 @@ from multiprocessing.shared_memory import SharedMemory
 from types import TracebackType
 from typing import Any, Self
 
-import redis
-
 from tests.bench.contend import NOTES_SIZE, Grant, Round, Wait, contend, judge, read_notes
-from tests.bench.contestants import CONTESTANTS, Maker, Pair, Place, commands_sent
+from tests.bench.contestants import CONTESTANTS, Maker, Pair, Place, counting
 
 READY_S = 120.0  # for all to be started, or to have joined
 SOON_S = 0.1  # between the order and the start, so that all start together
@@ -70,14 +68,13 @@ class Crew:
             _answer(pipe)  # one after the other: joining is not what is measured
         notes = self._memory.buf.cast("Q")
         notes[0] = 0
-        with redis.Redis.from_url(self.place.url) as client:
-            client.config_resetstat()
+        with counting(key, self.place) as commands_sent:
             start = time.monotonic() + SOON_S
             end = start + seconds
             for pipe in self._pipes[:members]:
                 pipe.send((start, end, hold_s))
             waits: list[list[Wait]] = [_answer(pipe) for pipe in self._pipes[:members]]
-            commands = commands_sent(key, client)
+            commands = commands_sent()
         grants: list[Grant] = read_notes(notes)
         notes.release()
         return judge(grants, waits, start, end, commands)

@@ -322,7 +322,7 @@ def test_the_whole_bench_runs_in_its_smallest_form_and_writes_the_page(tmp_path:
         "Uncontended pair", "2 processes on one lock", "each holding 5 ms", "2 threads",
         "Arrival order", "waiters of each", "waiters on one name", "Holding leases",
         "Pair beside other live locks", "Takeover after SIGKILL", "empty tasks",
-        "The collector",
+        "The collector", "On ZooKeeper",
     ):  # fmt: skip
         assert title in text
         assert title in done.stdout

@@ -90,3 +90,10 @@ def many_steps(self: Task[..., Any], run: str, steps: int, key: int = 0) -> None
 @single_instance(key="hold:{run}:{key}", ttl=TTL_S, using="frail", on_contention="wait", wait=TTL_S)
 def live_on_frail_engine(self: Task[..., Any], run: str, key: int = 0) -> object:
     return body(self, run, key)
+
+
+@app.task(bind=True, name="live_on_zookeeper")
+@single_instance(key="hold:{run}:{key}", on_contention="wait", wait=25, using="zookeeper")
+def live_on_zookeeper(self: Task[..., Any], run: str, key: int = 0) -> object:
+    """Its session lives for longer than another copy waits."""
+    return body(self, run, key)

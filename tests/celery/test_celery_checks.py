@@ -17,7 +17,7 @@ from celery import Celery, _state, signals
 from django.core import checks
 
 from lockapp.celery import LockTask, single_instance
-from lockapp.celery.checks import HINTS
+from lockapp.celery.checks import HINTS, check_tasks
 from lockapp.checks import TAG
 from tests.timing import scaled
 
@@ -128,6 +128,30 @@ def test_an_engine_that_is_not_there_is_an_error(current: Celery, told: Told) ->
     """E005: each run of the task would fail."""
     make(current, {"using": "payments"})
     assert told() == ["lockapp.E005"]
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({"on_contention": "join"}, ["lockapp.E006"]),
+        ({"on_contention": "rerun"}, ["lockapp.E006"]),
+        ({"remember": 5}, ["lockapp.E006"]),
+        ({"scope": "queued"}, ["lockapp.E006"]),
+        ({"scope": "queued_or_running"}, ["lockapp.E006"]),
+        ({"scope": "queued_and_running", "on_contention": "wait"}, ["lockapp.E006"]),
+        ({"on_contention": "wait"}, []),
+        ({"on_contention": "retry", "limit": 2}, []),
+    ],
+)
+def test_what_an_engine_cannot_do_is_an_error(
+    current: Celery, settings: Any, options: dict[str, Any], ids: list[str]
+) -> None:
+    """E006: each run, or each sending, would fail with the same words."""
+    engine = "lockapp.engines.zookeeper.ZooKeeperEngine"
+    settings.LOCKAPP = {"default": {"ENGINE": engine, "LOCATION": "zk://127.0.0.1:1"}}
+    settings.CACHES = {"default": SHARED_CACHE}
+    make(current, options, base=LockTask)
+    assert [message.id for message in check_tasks()] == ids
 
 
 @pytest.mark.parametrize(("ttl", "ids"), [(4.5, ["lockapp.W004"]), (4.6, [])])

@@ -16,7 +16,8 @@ from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from lockapp.celery import was_skipped
 from tests.celery.conftest import Run, get
 from tests.celery.test_policies import followers_wait
-from tests.celery.worker import Worker, watch_group
+from tests.celery.worker import Worker
+from tests.server_process import Watcher
 from tests.servers import RedisServer
 from tests.timing import scaled, wait_until
 
@@ -35,7 +36,7 @@ def _free_within_ttl(run: Run) -> None:
 def test_workers_end_with_the_test_process() -> None:
     """No orphan is left when pytest itself is killed; closing the pipe is what its end does."""
     with subprocess.Popen(["/bin/sh", "-c", "sleep 60; true"], start_new_session=True) as group:
-        watcher = watch_group(group.pid)
+        watcher = Watcher(group.pid, group=True).process
         assert watcher.stdin is not None
         watcher.stdin.close()
         assert watcher.wait(scaled(5)) == 0

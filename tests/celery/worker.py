@@ -12,23 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.server_process import STOP_LIMIT_S, Watcher
 from tests.timing import scaled, wait_until
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 20
-STOP_LIMIT_S = 5
-
-
-def watch_group(group: int) -> subprocess.Popen[bytes]:
-    """Kill a process group once this process is gone, however it ended: a pipe of it is closed."""
-    return subprocess.Popen(
-        # Without "--" before the negative number, which not every shell's kill knows.
-        ["/bin/sh", "-c", 'read -r line; kill -9 "-$1"', "sh", str(group)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 class CeleryProcess:
@@ -56,7 +44,7 @@ class CeleryProcess:
         self._log = log
         self._ready = re.compile(ready)
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
+        self._watcher: Watcher | None = None
 
     @property
     def pid(self) -> int:
@@ -85,7 +73,7 @@ class CeleryProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._watcher = watch_group(self._process.pid)
+        self._watcher = Watcher(self._process.pid, group=True)
         return self
 
     def wait_ready(self) -> Self:
@@ -102,7 +90,9 @@ class CeleryProcess:
 
     def kill(self) -> None:
         """Kill it and its children as a power cut would."""
-        self._dismiss_watcher()
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.dismiss()
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -137,15 +127,6 @@ class CeleryProcess:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
-
-    def _dismiss_watcher(self) -> None:
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            # First, so that it can never kill a group that got the same id later.
-            watcher.kill()
-            watcher.wait()
-            assert watcher.stdin is not None
-            watcher.stdin.close()
 
 
 class Worker(CeleryProcess):

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 SECRET_KEY = "only for tests"
 USE_TZ = True
-INSTALLED_APPS: list[str] = []
+INSTALLED_APPS = ["lockapp.metrics"] if "PROMETHEUS_MULTIPROC_DIR" in os.environ else []
 DATABASES: dict[str, dict[str, object]] = {}
 
 CACHES = {
@@ -30,3 +30,10 @@ LOCKAPP = {
         "OPTIONS": {"connect_timeout": 0.5, "command_timeout": 0.5},
     },
 }
+
+if zookeeper := os.environ.get("LOCKAPP_TEST_ZOOKEEPER_LOCKS"):
+    LOCKAPP["zookeeper"] = {
+        "ENGINE": "lockapp.engines.zookeeper.ZooKeeperEngine",
+        "LOCATION": zookeeper,
+        "OPTIONS": {"prefix": os.environ["LOCKAPP_TEST_PREFIX"]},
+    }

@@ -11,7 +11,9 @@ import pytest
 from lockapp import watchdog, watchdog_thread
 from lockapp.engines.base import Engine
 from lockapp.engines.redis.engine import RedisEngine
-from lockapp.engines.zookeeper import session
+from lockapp.engines.zookeeper import errands
+from tests.clusters import Cluster
+from tests.contract.cluster_place import ClusterPlace
 from tests.contract.fronts import People
 from tests.contract.journal import Journal
 from tests.contract.places import (
@@ -36,7 +38,7 @@ MakePlace = Callable[[Callable[[str], Any], str], Place]
 def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an idle watchdog end soon, so that its thread is seen to end."""
     monkeypatch.setattr(watchdog, "LINGER_S", 0.03)
-    monkeypatch.setattr(session, "LINGER_S", 0.5)
+    monkeypatch.setattr(errands, "LINGER_S", 0.5)
 
 
 LACKS = {
@@ -72,11 +74,19 @@ def masters() -> Iterator[Masters]:
         yield servers
 
 
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three masters with a replica each, that see no failure."""
+    with Cluster(timeout_s=60) as made:
+        yield made
+
+
 PLACES: dict[str, MakePlace] = {
     "redis": lambda get, prefix: RedisPlace(get("redis_server"), prefix),
     "memory": lambda get, prefix: MemoryPlace(prefix),
     "sentinel": lambda get, prefix: SentinelPlace(get("watched"), prefix),
     "redlock": lambda get, prefix: RedlockPlace(get("masters"), prefix),
+    "cluster": lambda get, prefix: ClusterPlace(get("cluster"), prefix),
     "zookeeper": lambda get, prefix: ZooKeeperPlace(get("zookeeper_server"), prefix),
 }
 """Every kind of lock server there is, made from the fixtures that it needs."""

@@ -94,6 +94,22 @@ class Place(ABC):
     def requests(self) -> int:
         """Return how many requests the server has got from locks so far."""
 
+    def shard(self, name: str = "order:1") -> int:
+        """Return in which stream the events of a name are."""
+        return 0
+
+    @abstractmethod
+    def listening(self) -> bool:
+        """Whether some holder's notice channel is open."""
+
+    @abstractmethod
+    def following(self) -> int:
+        """Return how many block on the landing of a flight."""
+
+    @abstractmethod
+    def landings(self) -> list[str]:
+        """List the landings that have not gone yet."""
+
 
 class RedisPlace(Place):
     """A prefix on a real server."""
@@ -152,6 +168,15 @@ class RedisPlace(Place):
             if name.removeprefix("cmdstat_") in ("evalsha", "eval", "blpop")
         )
 
+    def listening(self) -> bool:
+        return bool(self.client.pubsub_channels(f"{self.prefix}:*"))
+
+    def following(self) -> int:
+        return self.server.blocked("xread")
+
+    def landings(self) -> list[str]:
+        return [str(key) for key in self.client.scan_iter(self.key("flight:*"))]
+
 
 class MemoryPlace(Place):
     """A server in this process."""
@@ -191,6 +216,15 @@ class MemoryPlace(Place):
 
     def requests(self) -> int:
         raise NotImplementedError("counted by the test")
+
+    def listening(self) -> bool:
+        return bool(self.server.listeners)
+
+    def following(self) -> int:
+        return sum(len(inboxes) for inboxes in self.server.flights._followers.values())
+
+    def landings(self) -> list[str]:
+        return list(self.server.flights.names())
 
 
 def _wait_for_undoing(engine: Engine) -> None:

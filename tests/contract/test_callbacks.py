@@ -109,7 +109,8 @@ def test_a_callback_that_comes_at_the_very_moment_is_not_forgotten(
             if ends is Lease.lose:
                 lease.lose("forced")
             else:
-                lease.renewed(place.engine.now(), 0, Renewal(1, "revoked", "{}"))
+                answer = Renewal(60_000, "revoked", "{}")
+                lease.renewed(place.engine.now(), 0, answer, place.engine.sync.defer)
             super().append(callback)
 
     lease._callbacks = lease._revoke_callbacks = Meanwhile()

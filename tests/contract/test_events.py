@@ -84,11 +84,11 @@ def test_reading_goes_on_where_it_stopped(place: Place, people: People) -> None:
     for _ in range(6):
         ann.release(ann.acquire(place.lock()))
     after, pages = "0-0", []
-    while page := place.engine.read_events(0, after, 5):
+    while page := place.engine.read_events(place.shard(), after, 5):
         pages.append(len(page))
         after = page[-1].id
     assert pages == [5, 5, 2]
-    identity = place.engine.stream_identity()
+    identity = place.engine.stream_identity(place.shard())
     assert identity.last_id == after
     assert identity.last_number == 12
     assert identity.server
@@ -101,7 +101,7 @@ def test_trimming_forgets_what_was_stored_elsewhere(place: Place, people: People
     for _ in range(300):
         ann.release(ann.acquire(place.lock()))
     events = place.events()
-    place.engine.trim_events(0, events[399].id)
+    place.engine.trim_events(place.shard(), events[399].id)
     left = place.events()
     # A stream is trimmed by whole nodes: some of what may go can stay.
     assert left[-200:] == events[400:]

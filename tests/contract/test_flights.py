@@ -39,25 +39,11 @@ def follow(
     )
 
 
-def following(place: Place) -> int:
-    """How many block on a landing."""
-    if isinstance(place, RedisPlace):
-        return place.server.blocked("xread")
-    followers = place.server.flights._followers  # type: ignore[attr-defined]
-    return sum(len(inboxes) for inboxes in followers.values())
-
-
-def landings_left(place: Place) -> list[str]:
-    if isinstance(place, RedisPlace):
-        return [str(key) for key in place.client.scan_iter(place.key("flight:*"))]
-    return place.server.flights.names()  # type: ignore[attr-defined,no-any-return]
-
-
 @pytest.fixture(autouse=True)
 def landings_go(place: Place) -> Iterator[None]:
     """By themselves, after their time."""
     yield
-    wait_until(lambda: not landings_left(place), what="landings to go")
+    wait_until(lambda: not place.landings(), what="landings to go")
 
 
 def test_a_landing_wakes_all_who_wait(place: Place, people: People) -> None:
@@ -65,7 +51,7 @@ def test_a_landing_wakes_all_who_wait(place: Place, people: People) -> None:
     ann, bob, cyd = people("ann", "bob", "cyd")
     lease = ann.acquire(place.lock(NAME))
     waiting = [follow(bob, place, lease.fence), follow(cyd, place, lease.fence)]
-    wait_until(lambda: following(place) == 2, what="both to wait")
+    wait_until(lambda: place.following() == 2, what="both to wait")
     assert not any(call.done() for call in waiting)
     assert land(ann, place, lease)
     told = Landing(lease.fence, KEPT)
@@ -122,7 +108,7 @@ def test_waiting_in_vain_leaves_nothing(place: Place, people: People) -> None:
     """Neither a key nor an inbox."""
     bob = people("bob")
     assert follow(bob, place, 0, 0.05).result(scaled(2)) is None
-    assert landings_left(place) == []
+    assert place.landings() == []
 
 
 @pytest.mark.parametrize("place", ["redis"], indirect=True)

@@ -17,7 +17,7 @@ import pytest
 
 from lockapp import watchdog
 from lockapp.exceptions import WaitTimeout
-from lockapp.lease import RELEASING
+from lockapp.holding import RELEASING
 from lockapp.lock import Lock
 from tests.contract.fronts import People
 from tests.contract.places import LASTING, Place, RedisPlace
@@ -65,6 +65,19 @@ def test_threads_and_connections_end_when_nothing_is_held(
         contender.release(contender.acquire(place.lock(f"order:{number}")))
     wait_until(lambda: connections(place) == before)
     wait_until(lambda: not watchdogs())
+
+
+def test_a_watchdog_that_sleeps_until_a_renewal_notices_that_it_is_not_needed(
+    redis_place: RedisPlace, people: People
+) -> None:
+    """Nobody wakes it when he releases, and the renewal would be due in twenty seconds."""
+    place = redis_place
+    ann = people("ann")
+    lease = ann.acquire(place.lock(ttl=60))
+    ports = [place.engine.sync, *place.engine._loops.values()]
+    wait_until(lambda: any(port.watchdog._heap for port in ports))
+    ann.release(lease)
+    wait_until(lambda: connections(place) == 0)
 
 
 def connections(place: RedisPlace) -> int:

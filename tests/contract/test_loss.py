@@ -66,6 +66,32 @@ def test_an_unrenewed_lease_is_lost_by_the_end_of_its_ttl(place: Place, people: 
     assert state is None or state.holders[0].fence == lease.fence
 
 
+def test_a_lease_that_was_lost_stays_lost(place: Place, people: People) -> None:
+    """Also when the server has prolonged it, and its answer was read too late.
+
+    Who read that it is lost has stopped, so nobody keeps it: it is given back at once.
+    """
+    ann = people("ann")
+    lease = ann.acquire(place.lock(ttl=10, renew=False))
+    told: list[str] = []
+    lease.on_lost(lambda lost: told.append(lost.lost_reason))
+    item = lease.renew_item._replace(ttl_ms=20_000)
+    sent_at = place.engine.now()
+    answer = ann.step(place.engine, lambda port: port.renew((item,)))
+    real = place.engine.now
+    place.engine.now = lambda: real() + 15  # type: ignore[method-assign]
+    assert lease.lost
+    (renewal,) = answer.renewals
+    assert renewal.deadline_ms, "the server has prolonged it"
+    lease.renewed(sent_at, answer.now_ms, renewal, place.engine.sync.defer)
+    assert lease.lost
+    place.engine.now = real  # type: ignore[method-assign]
+    assert (lease.lost, lease.lost_reason, told) == (True, "expired", ["expired"])
+    wait_until(lambda: place.engine.show("order:1") is None, what="the lock to be free")
+    with pytest.raises(LeaseLost):
+        ann.release(lease)
+
+
 def test_a_frozen_process_knows_its_loss_when_it_wakes(redis_place: RedisPlace) -> None:
     """SIGSTOP for longer than the ttl; the first thing it does is to read `lost`."""
     with actor(redis_place, "hold", "0.5") as holder:

@@ -11,7 +11,6 @@ from lockapp.core.values import ForceOutcome, HolderState
 from lockapp.primitives import Semaphore
 from tests.contract.fronts import People
 from tests.contract.places import Place, RedisPlace
-from tests.contract.zookeeper_place import ZooKeeperPlace
 from tests.proxy import TcpProxy
 from tests.timing import scaled, stopwatch, wait_until
 
@@ -24,7 +23,7 @@ def test_a_forced_release_is_noticed_at_once(place: Place, people: People) -> No
     told: list[Any] = []
     lease = ann.acquire(place.lock(NAME, ttl=60))
     lease.on_lost(told.append)
-    wait_until(lambda: listening(place), what="the notice channel")
+    wait_until(lambda: place.listening(), what="the notice channel")
     with stopwatch() as watch:
         place.another_engine().force_release(NAME, lease.fence, actor="op", reason="stuck")
         wait_until(lambda: lease.lost, every_s=0.001)
@@ -40,7 +39,7 @@ def test_a_holder_can_be_asked_to_let_go(place: Place, people: People) -> None:
     told: list[Any] = []
     lease = ann.acquire(place.lock(NAME, ttl=60))
     lease.on_revoke(told.append)
-    wait_until(lambda: listening(place), what="the notice channel")
+    wait_until(lambda: place.listening(), what="the notice channel")
     assert not lease.revoke_requested
     asked = place.engine.revoke(NAME, lease.fence, actor="op", reason="deploy")
     assert asked is ForceOutcome.ASKED
@@ -67,7 +66,7 @@ def test_a_lease_that_is_not_renewed_is_told_as_well(place: Place, people: Peopl
     ann = people("ann")
     lease = ann.acquire(place.lock(NAME, ttl=60, renew=False))
     granted_by, deadline_ms = place.engine.now(), shown(place)[0].deadline_ms
-    wait_until(lambda: listening(place), what="the notice channel")
+    wait_until(lambda: place.listening(), what="the notice channel")
     place.engine.revoke(NAME, lease.fence, actor="op")
     wait_until(lambda: lease.revoke_requested)
     if place.shows_deadlines:
@@ -124,12 +123,3 @@ def shown(place: Place) -> tuple[HolderState, ...]:
     """The holders, as people see them."""
     state = place.engine.show(NAME)
     return state.holders if state else ()
-
-
-def listening(place: Place) -> bool:
-    """Whether some holder's notice channel is open."""
-    if isinstance(place, RedisPlace):
-        return bool(place.client.pubsub_channels(f"{place.prefix}:*"))
-    if isinstance(place, ZooKeeperPlace):
-        return place.engine.session.listening  # type: ignore[attr-defined,no-any-return]
-    return bool(place.server.listeners)  # type: ignore[attr-defined]

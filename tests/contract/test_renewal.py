@@ -133,8 +133,8 @@ def test_a_lease_handed_in_while_the_watchdog_falls_asleep_is_renewed(
     ann = people("ann")
     for round_ in range(4):
         pause(0.028 + round_ * 0.001)
-        lease = ann.acquire(place.lock(ttl=0.8))
-        pause(1)
+        lease = ann.acquire(place.lock(ttl=1.2))
+        pause(1.4)
         assert not lease.lost
         ann.release(lease)
 

@@ -10,7 +10,6 @@ import contextlib
 import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 
 from lockapp.engines.redis.wire import Wire
 from lockapp.exceptions import EngineUnavailable
+from tests.certificates import make_certificate
 from tests.contract.conftest import _used
 from tests.contract.fronts import People, done
 from tests.contract.places import RedisPlace
@@ -37,13 +37,7 @@ def certificate(
     service: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
     """A certificate for the loopback address that vouches for itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    paths = folder / "certificate.pem", folder / "key.pem"
-    command = [service("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-noenc", "-days", "2"]
-    command += ["-subj", "/CN=lockapp test", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command += ["-out", str(paths[0]), "-keyout", str(paths[1])]
-    subprocess.run(command, check=True, capture_output=True)
-    return paths
+    return make_certificate(service("openssl"), tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

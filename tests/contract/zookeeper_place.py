@@ -74,3 +74,13 @@ class ZooKeeperPlace(Place):
 
     def requests(self) -> int:
         raise NotImplementedError("counted by the test")
+
+    def listening(self) -> bool:
+        assert isinstance(self.engine, ZooKeeperEngine)
+        return bool(self.engine.session.listening)
+
+    def following(self) -> int:
+        raise NotImplementedError("no flights")
+
+    def landings(self) -> list[str]:
+        raise NotImplementedError("no flights")

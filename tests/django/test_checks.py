@@ -239,7 +239,7 @@ def test_an_old_server_is_an_error(
     found = health.judge({"redis_version": version}, {})
     assert [problem.kind for problem in found] == (["version"] if old else [])
     settings.LOCKAPP = {"default": {"LOCATION": URL}}
-    monkeypatch.setattr(health, "problems", lambda *args: found)
+    monkeypatch.setattr("lockapp.engines.redis.engine.problems", lambda *args: found)
     assert ids(check_deployed()) == (["lockapp.E004"] if old else [])
 
 

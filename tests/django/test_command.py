@@ -212,6 +212,20 @@ def test_release_asks_a_person(
     assert (engine.show(NAME) is None) is done
 
 
+def test_the_end_of_input_is_no(held: Lease, engine: Any, monkeypatch: Any) -> None:
+    """Ctrl-D at the question."""
+
+    def end(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", end)
+    arguments = ("release", NAME, "--fence", str(held.fence), "--reason", "stuck")
+    code, printed = refused(*arguments)
+    assert (code, printed.splitlines()[-1]) == (1, "Nothing was done.")
+    assert engine.show(NAME) is not None
+
+
 def test_release_in_json_says_what_became_of_it(held: Lease, engine: Any) -> None:
     """Also when nothing did; it is never asked back there."""
     arguments = ("release", NAME, "--reason", "stuck", "--json", "--fence")

@@ -134,7 +134,8 @@ def test_the_memory_engine_needs_no_location(settings: Any) -> None:
         (given(LOCATION=f"redis://:{SECRET}/{SECRET}@host:1/0"), "percent-encoded"),
         (given(LOCATION="redis+sentinel://host:26379"), "no address that RedisEngine can use"),
         (given(LOCATION=f"redis+sentinel://:{SECRET}@h:x/mymaster/0"), "can use; it should"),
-        (given(LOCATION="redis+cluster://host:7000/0"), "Redis Cluster can't keep locks"),
+        (given(LOCATION="redis+cluster://host:7000/1"), "a Cluster has no numbered databases"),
+        (given(LOCATION=f"redis+cluster://:{SECRET}@h:x"), "can use; it should"),
         (
             given(
                 ENGINE="lockapp.engines.memory.MemoryEngine", OPTIONS={"min_replicas_acked": 1}

@@ -17,9 +17,10 @@ from django.db import DatabaseError
 
 from lockapp.audit import collector
 from lockapp.core.options import EngineOptions
+from lockapp.engines.health import judge_trips
 from lockapp.engines.redis import examination
 from lockapp.engines.redis.address import Address
-from lockapp.engines.redis.examination import judge_state, judge_trips
+from lockapp.engines.redis.examination import judge_state
 from lockapp.handler import locks
 from lockapp.lock import Lock
 from lockapp.management import diagnosis

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import subprocess
-import sys
 import tracemalloc
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -29,6 +28,7 @@ from lockapp.models import EventCursor, LockEvent
 from lockapp.naming import family_of, name_digest
 from lockapp.primitives import RWLock, Semaphore
 from tests.servers import RedisServer
+from tests.soak.worker import command
 from tests.timing import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -513,12 +513,10 @@ def test_processes_that_contend_leave_a_history_without_fault(
     stop = tmp_path / "stop"
     crowd = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.worker", redis_url, prefix,
-             str(tmp_path / f"{seed}.log"), str(stop), str(seed)],
-            cwd=ROOT,
+            command(redis_url, tmp_path / f"{seed}.log", stop, seed, prefix=prefix), cwd=ROOT
         )
         for seed in range(3)
-    ]  # fmt: skip
+    ]
     try:
         wait_until(
             lambda: collect(engine) and LockEvent.objects.count() > 50,

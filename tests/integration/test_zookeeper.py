@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -12,15 +13,15 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from lockapp.core.options import EngineOptions
-from lockapp.engines.zookeeper import ZooKeeperEngine, session
+from lockapp.engines.zookeeper import ZooKeeperEngine, errands
 from lockapp.exceptions import EngineUnavailable, LeaseLost, NotAcquired
 from lockapp.lease import Lease
 from lockapp.lock import Lock
 from tests.contract.places import assert_no_litter
 from tests.contract.zookeeper_place import ZooKeeperPlace
 from tests.proxy import Fault, TcpProxy
-from tests.timing import scaled, stopwatch, wait_until
-from tests.zookeeper_servers import ZooKeeperEnsemble, ZooKeeperServer
+from tests.timing import await_until, scaled, stopwatch, wait_until
+from tests.zookeeper_servers import ZooKeeperServer
 
 pytestmark = pytest.mark.needs("java")
 
@@ -30,7 +31,7 @@ Make = Callable[..., ZooKeeperEngine]
 @pytest.fixture(autouse=True)
 def short_session_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an idle session end soon, so that its threads are seen to end."""
-    monkeypatch.setattr(session, "LINGER_S", 0.2)
+    monkeypatch.setattr(errands, "LINGER_S", 0.2)
 
 
 @pytest.fixture
@@ -212,6 +213,46 @@ def test_a_dead_process_keeps_its_locks_for_the_session_timeout_and_no_longer(
     Lock(near.engine, "order:1", wait=scaled(5)).acquire().release()
 
 
+def test_who_took_a_lease_away_is_told_and_leaves_nothing_even_if_it_dies(
+    make: Make, near: ZooKeeperPlace
+) -> None:
+    """As the process of a command does: it ends as soon as it has the answer."""
+    lease = near.lock("order:1").acquire()
+    pid = os.fork()
+    if pid == 0:
+        operator = make(session_timeout=0.8, ttl=0.5, tombstone=60)
+        operator.force_release("order:1", lease.fence, actor="ann", reason="stuck")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    wait_until(lambda: lease.lost, what="the holder to hear of it")
+    assert lease.lost_reason == "forced"
+    with pytest.raises(LeaseLost, match="ann"):
+        lease.check()
+    wait_until(lambda: near.litter() == [], limit_s=10, what="the word for the holder to go")
+
+
+async def test_tasks_that_hold_or_wait_need_no_threads(near: ZooKeeperPlace, make: Make) -> None:
+    """Fifty of each in one loop: the session's threads are all there are."""
+    engine, lock = make(), f"/{near.prefix}/locks/order:1"
+    first = await Lock(engine, "order:1").aacquire()
+    threads = threading.active_count()
+    held = [await Lock(engine, f"held:{number}").aacquire() for number in range(50)]
+    fences = [first.fence]
+
+    async def wait_for_it() -> None:
+        async with Lock(engine, "order:1", wait=scaled(30)) as lease:
+            fences.append(lease.fence)
+
+    waiting = [asyncio.create_task(wait_for_it()) for _ in range(50)]
+    await await_until(lambda: len(near.client.get_children(lock)) == 51, limit_s=10)
+    assert threading.active_count() <= threads
+    for lease in (first, *held):
+        await lease.arelease()
+    await asyncio.gather(*waiting)
+    assert fences == sorted(set(fences))
+    await engine.aclose()
+
+
 def test_an_empty_lock_that_a_dead_session_left_is_swept(near: ZooKeeperPlace) -> None:
     """Nobody sees it, and it goes when somebody looks."""
     with near.lock("order:2"):
@@ -273,36 +314,3 @@ def test_what_is_no_address_is_refused(url: str) -> None:
     """Where the engine is declared."""
     with pytest.raises(ValueError, match="ZooKeeper"):
         ZooKeeperEngine("none", url, EngineOptions())
-
-
-def test_an_ensemble_whose_leader_dies_goes_on(prefix: str) -> None:
-    """What is held stays held, a waiter gets its turn, and fences grow."""
-    options = EngineOptions.parse({"prefix": prefix, "connect_timeout": scaled(2)})
-    with ZooKeeperEnsemble() as ensemble:
-        here, there = (ZooKeeperEngine(alias, ensemble.url, options) for alias in ("a", "b"))
-        held = Lock(here, "order:1", ttl=25).acquire()
-        got: list[Lease] = []
-        waiting = threading.Thread(
-            target=lambda: got.append(Lock(there, "order:1", wait=scaled(30)).acquire())
-        )
-        waiting.start()
-        wait_until(lambda: here.show("order:1").waiter_count == 1)  # type: ignore[union-attr]
-        ensemble.leader.kill()
-
-        def renewed() -> bool:
-            try:
-                held.renew()
-            except EngineUnavailable:
-                return False
-            return True
-
-        wait_until(renewed, limit_s=scaled(20), every_s=0.1, what="a new leader")
-        assert not held.lost
-        assert not got
-        held.release()
-        waiting.join()
-        assert got[0].fence > held.fence
-        got[0].release()
-        for engine in (here, there):
-            engine.close()
-        wait_until(lambda: here.session._thread is None and there.session._thread is None)

@@ -38,10 +38,13 @@ API = ROOT / "docs" / "reference" / "api.md"
 VIEWS = ROOT / "docs" / "howto" / "views.md"
 PAYMENTS = ROOT / "docs" / "howto" / "payments.md"
 TASKS = ROOT / "docs" / "howto" / "celery-tasks.md"
+CHOOSING = ROOT / "docs" / "howto" / "choose-an-engine.md"
 TESTS = ROOT / "docs" / "howto" / "test-code-that-locks.md"
 
-PENDING = {"docs/explanation/guarantees.md", "docs/glossary.md"}
-"""Pages that may be linked before they are there."""
+PENDING = {
+    "docs/explanation/guarantees.md", "docs/glossary.md", "tests/integration/test_redlock.py"
+}  # fmt: skip
+"""What may be linked before it is there."""
 MOST_LINES = 150  # of the README: what does not fit belongs into docs/
 
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -115,17 +118,44 @@ def own_names(cls: type) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    """To a file of the repository, and to a heading that it has."""
+    """To a file of the repository, and to a heading or a test that it has."""
     broken = []
     for target, fragment in links(page):
         path = target.relative_to(ROOT).as_posix()
         if not target.exists():
             broken += [] if path in PENDING else [path]
+        elif target.suffix == ".py":
+            # Of a test, by its name: nothing jumps there, but it is what one searches for.
+            if fragment and f"def {fragment}(" not in target.read_text("utf-8"):
+                broken.append(f"{path}#{fragment}")
         elif fragment:
             anchors = {anchor(heading) for heading in HEADING.findall(prose(target))}
             if fragment not in anchors:
                 broken.append(f"{path}#{fragment}")
     assert broken == []
+
+
+def test_what_an_engine_promises_is_shown_by_a_test() -> None:
+    """Each cell of the tables, and a row for each engine in each."""
+    text = section(CHOOSING, "What each promises")
+    heads = {"engine", "memory", "one Redis"}
+    found = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in text.splitlines()
+        if "|" in line
+    ]
+    lines = [cells for cells in found if set(cells[0]) - set("-")]
+    engines = [cells[0] for cells in lines]
+    assert heads <= set(engines)
+    assert all(engines.count(engine) == 2 for engine in engines)
+    unshown = [
+        cell
+        for engine, *cells in lines
+        if engine != "engine"
+        for cell in cells
+        if not re.search(r"\]\(\.\./\.\./tests/\S+\.py#test_\w+\)", cell)
+    ]
+    assert unshown == []
 
 
 def test_every_page_is_found_from_the_index() -> None:
@@ -168,7 +198,7 @@ INTERNAL: dict[type, set[str]] = {
     Engine: {
         "sync", "aio", "make_sync_port", "make_async_port", "remember", "forget", "held_by",
         "holds", "observe", "observer", "after_fork", "pid", "hold", "local", "transactions",
-        "leases", "ports",
+        "leases", "ports", "address", "examine", "problems",
     },
 }  # fmt: skip
 """Public to the other modules of lockapp, and not to applications."""

@@ -65,6 +65,7 @@ LAYERS = (
             "engines.*",
             "callbacks",
             "degraded",
+            "holding",
             "lease",
             "lock",
             "primitives",
@@ -115,6 +116,8 @@ LAYERS = (
             "tasks",
             "templatetags",
             "templatetags.*",
+            "metrics",
+            "metrics.*",
             "testing",
             "testing.*",
             "pytest_plugin",
@@ -135,6 +138,7 @@ ONE_EDGE = {
 EXTRAS = {
     "celery": ("celery", "celery.*", "tasks"),
     "kazoo": ("engines.zookeeper", "engines.zookeeper.*"),
+    "prometheus_client": ("metrics.prometheus",),
 }
 
 # (module, what it imports): why that is right all the same.

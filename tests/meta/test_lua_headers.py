@@ -240,6 +240,9 @@ class Recorder:
     def __init__(self) -> None:
         self.sent: list[tuple[str, tuple[Any, ...]]] = []
 
+    def at(self, base: str) -> Recorder:
+        return self
+
     async def script(
         self, script: Script, arguments: tuple[str, ...], first: Words = NONE, acks: int = 0
     ) -> Any:

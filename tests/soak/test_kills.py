@@ -6,7 +6,6 @@ import contextlib
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from lockapp.core.options import EngineOptions
 from lockapp.engines.redis.engine import RedisEngine
 from tests.history import judge, read_log
 from tests.servers import RedisServer
-from tests.soak.worker import NAMES, OPTIONS
+from tests.soak.worker import NAMES, OPTIONS, command
 from tests.timing import scaled, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -41,10 +40,11 @@ class Crowd:
         who = f"w{self.started}"
         self.started += 1
         self.running[who] = subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.worker", self.server.url, "soak",
-             str(self.directory / f"{who}.log"), str(self.stop), str(self.chance.random())],
+            command(
+                self.server.url, self.directory / f"{who}.log", self.stop, self.chance.random()
+            ),
             cwd=ROOT,
-        )  # fmt: skip
+        )
 
     def harm(self) -> None:
         """Do something to one of them; let those go on that were frozen for long enough."""
@@ -96,9 +96,7 @@ def make_crowd(fresh_redis: RedisServer, tmp_path: Path) -> Iterator[Callable[[i
 
 def contend(crowd: Crowd, seconds: float, every_s: float) -> None:
     """Let the crowd contend and be harmed for so long, then judge."""
-    engine = RedisEngine(
-        "judge", crowd.server.url, EngineOptions.parse({**OPTIONS, "prefix": "soak"})
-    )
+    engine = RedisEngine("judge", crowd.server.url, EngineOptions.parse(OPTIONS))
     for _ in range(PROCESSES):
         crowd.start()
     wait_until(

@@ -1,18 +1,20 @@
 """A process that takes locks at random until told to stop: `python -m tests.soak.worker …`.
 
-Arguments: URL, prefix, log file, stop file, seed, and optionally how many replicas must have a
-lease; then, an engine that can't be asked is no failure. It logs its leases for `tests/history.py`.
+Arguments: an engine's settings as JSON (ENGINE, LOCATION, OPTIONS), log file, stop file, seed, and
+"harmed" where an engine that can't be asked is no failure. It logs its leases for
+`tests/history.py`.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from lockapp.core.options import EngineOptions
-from lockapp.engines.redis.engine import RedisEngine
+from lockapp import conf
 from lockapp.exceptions import EngineUnavailable, LeaseLost, NotAcquired
 from lockapp.lock import Lock
 
@@ -23,16 +25,28 @@ OPTIONS = {
     "waiting_slice": 0.5,
     "tombstone": 1,
     "event_cap": 1_000_000,
+    "prefix": "soak",
+    "session_timeout": 4,
 }
+
+
+def command(
+    location: str, log: Path, stop: Path, seed: object, *, harmed: bool = False, **options: Any
+) -> list[str]:
+    """Return how such a process is started."""
+    given: dict[str, Any] = {"LOCATION": location, "OPTIONS": {**OPTIONS, **options}}
+    if location.startswith("zk://"):
+        given["ENGINE"] = "lockapp.engines.zookeeper.ZooKeeperEngine"
+    command = [sys.executable, "-m", "tests.soak.worker", json.dumps(given)]
+    return [*command, str(log), str(stop), str(seed), *(["harmed"] if harmed else [])]
 
 
 def main() -> None:
     """Acquire, log, work, log, release; again."""
-    url, prefix, log, stop, seed, *acks = sys.argv[1:]
+    given, log, stop, seed, *harmed = sys.argv[1:]
     chance = random.Random(seed)
-    options = {**OPTIONS, "prefix": prefix, "min_replicas_acked": int(acks[0]) if acks else 0}
-    outage = EngineUnavailable if acks else ()
-    engine = RedisEngine("soak", url, EngineOptions.parse(options))
+    outage = EngineUnavailable if harmed else ()
+    engine = conf.read_engine("soak", json.loads(given)).build()
     with Path(log).open("a", buffering=1) as out:
         while not Path(stop).exists():
             lock = Lock(engine, chance.choice(NAMES), wait=chance.choice([0, 0.01, 5, 5, 5]))

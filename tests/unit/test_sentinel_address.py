@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockapp.engines.redis.address import Address
-from lockapp.engines.redis.sentinel import SentinelAddress, address_of
+from lockapp.engines.redis.location import address_of
+from lockapp.engines.redis.sentinel import SentinelAddress
 
 URL = "redis+sentinel://app:s%40cret@one:26379,two:26380,three/my%2Dmaster/3"
 

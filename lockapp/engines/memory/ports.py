@@ -169,7 +169,13 @@ class MemoryPort(FlightPort, ABC):
         """See StepPort."""
         return self.server.cancel(self.options, name, token, tombstone=tombstone)
 
-    async def renew(self, leases: Sequence[RenewItem]) -> RenewReply:
+    parts = 1
+
+    def part_of(self, name: str) -> int:
+        """See StepPort."""
+        return 0
+
+    async def renew(self, leases: Sequence[RenewItem], part: int = 0) -> RenewReply:
         """See StepPort."""
         return self.server.renew(self.options, leases)
 
@@ -200,7 +206,7 @@ class MemoryPort(FlightPort, ABC):
             self.server.tell(name)
         return outcome
 
-    async def sweep(self, names: Sequence[str]) -> int:
+    async def sweep(self, names: Sequence[str], part: int = 0) -> int:
         """See StepPort."""
         return self.server.sweep(self.options, names)
 

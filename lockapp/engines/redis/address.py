@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +71,10 @@ NAMELESS: dict[str, None] = (
     else {"lib_name": None, "lib_version": None}
 )
 """Saves a round trip (CLIENT SETINFO) per connection; newer redis-py warns of the older names."""
+BLOCKING_ONLY = frozenset(
+    inspect.signature(sync_connection.SSLConnection.__init__).parameters
+) - frozenset(inspect.signature(async_connection.SSLConnection.__init__).parameters)
+"""What redis-py's blocking connections can check of a certificate and its asynchronous can not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,9 @@ class Address:
                 f"a lock engine can't use a {kind}; give a redis://, rediss:// or unix:// address"
             )
         settings.setdefault("client_name", "lockapp")
+        for name in BLOCKING_ONLY.intersection(settings):  # a pool has them all, most not in use
+            if not settings[name]:
+                del settings[name]
         return cls(kind, settings)
 
     def __str__(self) -> str:
@@ -183,6 +191,20 @@ class Address:
 
     moves = False
     """Whether another server may take the place of the one that was found."""
+    in_cluster = False
+    """Whether it is meant to be a node of a Cluster."""
+
+    def members(self, limit_s: float) -> Sequence[Address]:
+        """Return the address of each server that keeps locks: of a Cluster, those of its masters.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: nobody says which they are.
+        """
+        return (self,)
+
+    def has(self, key: str) -> bool:
+        """Whether ``key`` is kept there, as far as is known."""
+        return True
 
     def left(self, connection: Any) -> bool:
         """Whether it is known that ``connection`` goes to a server that locks have moved from."""

@@ -18,6 +18,7 @@ from lockapp.core.options import EngineOptions
 from lockapp.engines.clock import boot_clock
 from lockapp.engines.redis.address import Address
 from lockapp.engines.redis.circuit import Circuit
+from lockapp.engines.redis.dial import AWAITING
 from lockapp.engines.redis.errors import (
     ANSWERS,
     demoted,
@@ -26,7 +27,7 @@ from lockapp.engines.redis.errors import (
     unacked,
 )
 from lockapp.engines.redis.notices import AsyncNotices
-from lockapp.engines.redis.request import NONE, Words, command, grants, request
+from lockapp.engines.redis.request import ASKING, NONE, Words, command, grants, request
 from lockapp.engines.redis.scripts import Script
 from lockapp.engines.redis.sync_transport import IDLE, _nothing, twin_of
 from lockapp.engines.redis.wire import LOOK_S
@@ -75,6 +76,7 @@ class AsyncTransport:
         self.on_connect: Callable[[], None] = _nothing
 
     now = staticmethod(boot_clock)
+    dial = AWAITING
 
     def unrefused(self) -> Self:
         """See SyncTransport.unrefused()."""
@@ -82,36 +84,50 @@ class AsyncTransport:
         twin._refusable = False
         return twin
 
-    async def sleep(self, seconds: float) -> None:
+    def at(self, base: str) -> Self:
+        """See SyncTransport.at()."""
+        return self
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
         """Suspend this task."""
         await asyncio.sleep(seconds)
 
     async def script(
-        self, script: Script, arguments: tuple[str, ...], first: Words = NONE, acks: int = 0
+        self,
+        script: Script,
+        arguments: tuple[str, ...],
+        first: Words = NONE,
+        acks: int = 0,
+        asking: bool = False,
     ) -> Any:
         """See SyncTransport.script()."""
         try:
             try:
-                return await self._exchange(request(script.by_sha, first, arguments), acks=acks)
+                known = request(script.by_sha, first, arguments)
+                return await self._exchange(known, 0, acks, asking)
             except redis_errors.NoScriptError:
-                return await self._exchange(request(script.by_text, first, arguments), acks=acks)
+                whole = request(script.by_text, first, arguments)
+                return await self._exchange(whole, 0, acks, asking)
         except ANSWERS as error:
             raise server_error(error, self.alias, script) from error
 
-    async def command(self, *arguments: Any, block_s: float = 0.0) -> Any:
+    async def command(self, *arguments: Any, block_s: float = 0.0, asking: bool = False) -> Any:
         """See SyncTransport.command()."""
         try:
-            return await self._exchange(command(*arguments), block_s)
+            return await self._exchange(command(*arguments), block_s, 0, asking)
         except ANSWERS as error:
             raise server_error(error, self.alias, None) from error
 
-    async def _exchange(self, packed: bytes, block_s: float = 0.0, acks: int = 0) -> Any:
+    async def _exchange(self, packed: bytes, block_s: float, acks: int, asking: bool) -> Any:
         try:
             connection = self._idle.pop()
         except IndexError:
             connection = await self._connect()
         acked: Any = acks
         try:
+            if asking:
+                await self._ask(connection, ASKING, 0)
             reply = await self._ask(connection, packed, block_s)
             if acks and grants(reply):
                 acked = await self._acked(connection, acks)

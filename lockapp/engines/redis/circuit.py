@@ -12,12 +12,12 @@ and is back. Whether it is, the next attempt to connect says.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from lockapp.core.breaker import LONGEST_COOL_DOWN_S, Breaker
+from lockapp.core.chance import chance
 from lockapp.core.options import EngineOptions
 from lockapp.core.values import Outage
 from lockapp.engines.clock import boot_clock
@@ -85,7 +85,7 @@ class Circuit:
             return error
         with self._guard:
             took_s = self._timeout_s if reason == "timeout" else 0.0
-            opened = self._breaker.failed(boot_clock(), random.random(), took_s)  # noqa: S311
+            opened = self._breaker.failed(boot_clock(), chance.random(), took_s)
             self._reason = reason
         if opened:
             logger.error(

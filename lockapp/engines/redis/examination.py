@@ -9,17 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from redis import exceptions as redis_errors
 
 from lockapp.core.options import EngineOptions
+from lockapp.engines.health import TRIPS, Examination, Problem, judge_trips
 from lockapp.engines.redis.address import Address
-from lockapp.engines.redis.health import Problem, ask, info, judge
-from lockapp.engines.redis.keys import ShardKeys
+from lockapp.engines.redis.health import ask, info, judge, together, unreachable
+from lockapp.engines.redis.keys import CLUSTER_SHARDS, ShardKeys
+from lockapp.engines.redis.topology import SLOTS
 
-TRIPS = 5
 FULL = 0.9
 """Of memory or connections: how much of the limit is worth a word."""
 CLOCKS_APART_S = 2.0
@@ -27,42 +27,52 @@ UNSWEPT_S = 60
 """A lease that ran out is reclaimed by the next one who wants the lock, or by a collector."""
 
 
-@dataclass(slots=True)
-class Examination:
-    """What was found, those that stop every lock first; and a few facts."""
-
-    problems: list[Problem] = field(default_factory=list)
-    version: str = ""
-    round_trip_ms: float | None = None  # the fastest of a few
-
-
 def examine(
     address: Address, options: EngineOptions, clock: Callable[[], float] = time.time
 ) -> Examination:
-    """Ask the server.
+    """Ask the server, or each master of a Cluster.
 
     Args:
         address: where it is.
         options: the engine's: timeouts, and how fast it must answer.
         clock: this host's, in seconds since the epoch.
     """
+    try:
+        members = address.members(options.connect_timeout_ms / 1000)
+    except (redis_errors.RedisError, OSError) as error:
+        return Examination([unreachable(address, error)])
+    seen = [(member, _examined(member, options, clock)) for member in members]
+    trips = [each.round_trip_ms for _, each in seen if each.round_trip_ms is not None]
+    return Examination(
+        together([(member, each.problems) for member, each in seen]),
+        ", ".join(dict.fromkeys(each.version for _, each in seen if each.version)),
+        max(trips, default=None),
+    )
+
+
+def _examined(address: Address, options: EngineOptions, clock: Callable[[], float]) -> Examination:
     found = Examination()
     try:
         connection = address.open(options.connect_timeout_ms / 1000)
         try:
-            _visit(connection, options, clock, found)
+            _visit(address, connection, options, clock, found)
         finally:
             connection.disconnect()
     except (redis_errors.RedisError, OSError) as error:
-        text = f"{address}: {type(error).__name__}: {error}"
-        found.problems.insert(0, Problem("unreachable", text))
+        found.problems.insert(0, unreachable(address, error))
     return found
 
 
 def _visit(
-    connection: Any, options: EngineOptions, clock: Callable[[], float], found: Examination
+    address: Address,
+    connection: Any,
+    options: EngineOptions,
+    clock: Callable[[], float],
+    found: Examination,
 ) -> None:
-    keys = ShardKeys.of(options.prefix, 0)
+    count = CLUSTER_SHARDS if address.in_cluster else 1
+    shards = [ShardKeys.of(options.prefix, shard) for shard in range(count)]
+    keys = shards[0]
     refused = list(_refused(connection, keys))
     if "INFO" not in refused:
         facts = info(ask(connection, "INFO"))
@@ -70,6 +80,10 @@ def _visit(
         found.problems += judge(facts, facts)
         found.problems += judge_state(facts, _saves(connection))
         found.problems += judge_replicas(facts, options)
+        if facts.get("cluster_enabled") == "1" and not address.in_cluster:
+            found.problems.append(Problem("cluster", ""))
+        elif address.in_cluster:
+            found.problems += _judge_coverage(connection)
     ahead_s = 0.0
     if "TIME" not in refused:
         trips = [_trip(connection, clock) for _ in range(TRIPS)]
@@ -81,7 +95,11 @@ def _visit(
             found.problems.append(Problem("clock", f"{abs(ahead_s):.1f} s {which} this host's"))
     since_ms = int((clock() + ahead_s - UNSWEPT_S) * 1000)
     with suppress(redis_errors.ResponseError):  # not allowed, or of a cluster: both are told
-        expired = ask(connection, "ZCOUNT", keys.held, "-inf", str(since_ms))
+        expired = sum(
+            ask(connection, "ZCOUNT", each.held, "-inf", str(since_ms))
+            for each in shards
+            if address.has(each.base)
+        )
         if expired:
             found.problems.append(Problem("unswept", str(expired)))
     try:  # the last, since a connection that has subscribed is good for nothing else
@@ -122,8 +140,6 @@ def judge_state(facts: dict[str, str], saves: bool | None) -> Iterator[Problem]:
     if facts.get("role") == "slave":
         primary = f"{facts.get('master_host')}:{facts.get('master_port')}"
         yield Problem("replica", primary)
-    if facts.get("cluster_enabled") == "1":
-        yield Problem("cluster", "")
     keeps_log = facts.get("aof_enabled") == "1"
     checked = ("aof_last_write_status",) if keeps_log else ("rdb_last_bgsave_status",)
     for failed in [each for each in checked if facts.get(each, "ok") != "ok"]:
@@ -139,19 +155,19 @@ def judge_state(facts: dict[str, str], saves: bool | None) -> Iterator[Problem]:
         yield Problem("snapshots", "") if saves is not False else Problem("forgets", "")
 
 
+def _judge_coverage(connection: Any) -> Iterator[Problem]:
+    served = SLOTS
+    with suppress(redis_errors.ResponseError):  # not allowed
+        served = int(info(ask(connection, "CLUSTER", "INFO")).get("cluster_slots_ok", 0))
+    if served < SLOTS:
+        yield Problem("uncovered", f"{SLOTS - served} of {SLOTS} slots")
+
+
 def judge_replicas(facts: dict[str, str], options: EngineOptions) -> Iterator[Problem]:
     """Judge whether there are as many replicas as a lease must have reached."""
     connected = int(facts.get("connected_slaves", 0))
     if connected < options.min_replicas_acked and facts.get("role") == "master":
         yield Problem("replicas", f"{connected} of {options.min_replicas_acked}")
-
-
-def judge_trips(slowest_s: float, options: EngineOptions) -> Iterator[Problem]:
-    """Judge how long the server takes to answer, beside what leases and timeouts allow."""
-    limit_s = min(options.ttl_ms / 3, options.command_timeout_ms) / 1000
-    if slowest_s > limit_s / 10:
-        kind = "slow" if slowest_s <= limit_s / 2 else "too slow"
-        yield Problem(kind, f"{slowest_s * 1000:.0f} ms; {limit_s * 1000:.0f} ms is the most")
 
 
 def _saves(connection: Any) -> bool | None:

@@ -21,18 +21,21 @@ if TYPE_CHECKING:
 class FlightSteps(ABC):
     """What :class:`~lockapp.engines.redis.steps.RedisSteps` does for single flights."""
 
-    transport: Any
     _scripts: dict[str, Script]
 
     @abstractmethod
     def shard(self, name: str) -> ShardKeys:
         """Return the keys of the shard that ``name`` lives in."""
 
+    @abstractmethod
+    def at(self, name: str) -> Any:
+        """Return what reaches the server of that shard."""
+
     async def land(self, name: str, token: str, fence: int, outcome: str, keep_ms: int) -> bool:
         """See EnginePort."""
         keys = self.shard(name)
         arguments = (token, str(fence), outcome, str(keep_ms))
-        reply = await self.transport.script(
+        reply = await self.at(name).script(
             self._scripts["land"], ("2", keys.lock(name), keys.flight(name), *arguments)
         )
         return bool(reply)
@@ -40,7 +43,7 @@ class FlightSteps(ABC):
     async def wait_landing(self, name: str, since: int, timeout_s: float) -> Landing | None:
         """See EnginePort."""
         key, timeout_ms = self.shard(name).flight(name), max(round(timeout_s * 1000), 1)
-        reply = await self.transport.command(
+        reply = await self.at(name).command(
             "XREAD", "COUNT", 1, "BLOCK", timeout_ms, "STREAMS", key, f"{since}-0",
             block_s=timeout_ms / 1000,
         )  # fmt: skip

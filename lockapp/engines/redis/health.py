@@ -1,17 +1,15 @@
-"""What a server's own settings mean for locks: asked from the server, told as plain records.
-
-Nothing is changed on the server. The records need no Django, so that a system check and a command
-can both show them.
-"""
+"""What a server's own settings mean for locks: asked from the server; nothing is changed there."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from redis import exceptions as redis_errors
 
 from lockapp.core.options import EngineOptions
+from lockapp.engines.health import Problem
 from lockapp.engines.redis.address import Address
 
 OLDEST = (7, 0)
@@ -20,15 +18,16 @@ OLDEST = (7, 0)
 _version = re.compile(r"(\d+)\.(\d+)")
 
 
-class Problem(NamedTuple):
-    """One thing about a server that endangers locks."""
-
-    kind: str  # unreachable, version, eviction; examination knows more
-    detail: str
-
-
 def problems(address: Address, options: EngineOptions) -> list[Problem]:
-    """Ask the server on a connection of its own, within the connect and command timeouts."""
+    """Ask each server on a connection of its own, within the connect and command timeouts."""
+    try:
+        members = address.members(options.connect_timeout_ms / 1000)
+    except (redis_errors.RedisError, OSError) as error:
+        return [unreachable(address, error)]
+    return together([(member, _problems(member, options)) for member in members])
+
+
+def _problems(address: Address, options: EngineOptions) -> list[Problem]:
     try:
         connection = address.open(options.connect_timeout_ms / 1000)
         try:
@@ -37,8 +36,25 @@ def problems(address: Address, options: EngineOptions) -> list[Problem]:
         finally:
             connection.disconnect()
     except (redis_errors.RedisError, OSError) as error:
-        return [Problem("unreachable", f"{address}: {type(error).__name__}: {error}")]
+        return [unreachable(address, error)]
     return judge(server, memory)
+
+
+def unreachable(address: Address, error: Exception) -> Problem:
+    """Say that a server could not be asked."""
+    return Problem("unreachable", f"{address}: {type(error).__name__}: {error}")
+
+
+def together(found: Sequence[tuple[Address, Sequence[Problem]]]) -> list[Problem]:
+    """Return what was found at some servers, each kind once, with whom it is said of."""
+    if len(found) == 1:
+        return list(found[0][1])
+    kinds: dict[str, list[str]] = {}
+    for address, problems in found:
+        for kind, detail in problems:
+            named = detail if kind == "unreachable" else f"{detail} ({address})".strip()
+            kinds.setdefault(kind, []).append(named)
+    return [Problem(kind, "; ".join(details)) for kind, details in kinds.items()]
 
 
 def judge(server: dict[str, str], memory: dict[str, str]) -> list[Problem]:

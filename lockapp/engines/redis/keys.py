@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 FORMAT = "1"
 """Version of the layout of keys and records. A server that stores another one is refused."""
+CLUSTER_SHARDS = 64
+"""How many shards there are in a Cluster: more than it has masters, and few enough to list."""
 
 
 @dataclass(frozen=True, slots=True)

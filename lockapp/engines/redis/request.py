@@ -57,6 +57,10 @@ def command(*words: Any) -> bytes:
     return bytes(pack_command(texts))
 
 
+ASKING = command("ASKING")
+"""Goes before what a Cluster redirects for this once."""
+
+
 def request(command: Words, first: Words, rest: tuple[str, ...]) -> bytes:
     """Return what asks for ``command`` with its ``first`` arguments and the ``rest``."""
     count = len(command.words) + len(first.words) + len(rest)

@@ -111,17 +111,16 @@ class SentinelAddress(Address):
 
     @classmethod
     def _of(cls, server: Address, service: str, sentinels: list[Address]) -> SentinelAddress:
-        settings = {
-            key: value for key, value in server.settings.items() if key not in ("host", "port")
-        }
-        return cls(server.kind, settings, service, tuple(sentinels))
+        settings = _without(server.settings, "host", "port")
+        # A Sentinel's user need not be allowed to give its connection a name.
+        asked = (Address(each.kind, _without(each.settings, "client_name")) for each in sentinels)
+        return cls(server.kind, settings, service, tuple(asked))
 
     def __str__(self) -> str:
         """Name Sentinels and service without secrets."""
-        asked = [
-            f"{each.settings.get('host')}:{each.settings.get('port')}" for each in self.sentinels
-        ]
-        return f"{','.join(asked)}/{self.service}/{self.settings.get('db') or 0}"
+        return (
+            f"{','.join(map(_where, self.sentinels))}/{self.service}/{self.settings.get('db') or 0}"
+        )
 
     @property
     def place(self) -> tuple[object, ...]:
@@ -166,6 +165,8 @@ class SentinelAddress(Address):
             try:
                 server = await self._named(dial, sentinel, limit_s / len(self.sentinels))
             except (redis_errors.RedisError, OSError) as error:
+                if isinstance(error, redis_errors.RedisError):  # or the server's own, one reads
+                    error.args = (f"Sentinel {_where(sentinel)}: {error}",)
                 failure = failure or error
                 continue
             if server in tried:
@@ -190,7 +191,7 @@ class SentinelAddress(Address):
             words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
             named = await dial.ask(connection, limit_s, *words)
             if not named:
-                raise redis_errors.ConnectionError(f"{sentinel} watches no {self.service!r}")
+                raise redis_errors.ConnectionError(f"it watches no {self.service!r}")
             flat = await dial.ask(connection, limit_s, "SENTINEL", "MASTER", self.service)
         finally:
             await dial.close(connection)
@@ -199,7 +200,7 @@ class SentinelAddress(Address):
         down = not DOWN.isdisjoint(known.get("flags", "").split(","))
         if down and (known.get("ip"), known.get("port")) == (host, port):
             raise redis_errors.ConnectionError(
-                f"{sentinel} says that {host}:{port} is down, and knows no other master yet"
+                f"it says that {host}:{port} is down, and knows no other master yet"
             )
         return host, int(port)
 
@@ -239,21 +240,9 @@ class SentinelAddress(Address):
         return self.left(connection)
 
 
-def address_of(url: str) -> Address:
-    """Read any address of one server, or of Sentinels that watch over it.
-
-    Raises:
-        ValueError: neither.
-    """
-    scheme = url.partition("://")[0]
-    return SentinelAddress.from_url(url) if scheme in SCHEMES else Address.from_url(url)
+def _where(sentinel: Address) -> str:
+    return f"{sentinel.settings.get('host')}:{sentinel.settings.get('port')}"
 
 
-def address_of_pool(pool: Any) -> Address:
-    """Take the address of a redis-py pool, and nothing else of it.
-
-    Raises:
-        ValueError: its connections are of a kind that no lock engine can use.
-    """
-    watched = hasattr(pool, "sentinel_manager")
-    return SentinelAddress.from_pool(pool) if watched else Address.from_pool(pool)
+def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in names}

@@ -9,85 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from lockapp.core.options import EngineOptions
 from lockapp.core.values import (
     AllGranted,
     Busy,
     Degraded,
-    EventRecord,
     ForceOutcome,
     GaveUp,
     Gone,
     Granted,
     GrantMessage,
     LockSpec,
-    LockState,
     Queued,
     Refused,
     Released,
     RenewItem,
     RenewReply,
-    StreamIdentity,
     Undo,
 )
 from lockapp.engines.redis import replies
 from lockapp.engines.redis.flights import FlightSteps
 from lockapp.engines.redis.keys import FORMAT, ShardKeys, shard_of
+from lockapp.engines.redis.reading import ReadingSteps
 from lockapp.engines.redis.request import NONE, Words
 from lockapp.engines.redis.scripts import Script
 from lockapp.engines.redis.sync_transport import twin_of
+from lockapp.engines.redis.transport import Exchanges, Transport
 from lockapp.exceptions import EngineMisconfigured
 from lockapp.process import note_of, process_id
 
-SHOWN_WAITERS = 100
-"""Waiters described when one lock is shown; the rest are counted."""
 
-
-class Transport(Protocol):
-    """How a request reaches a server; blocking or not."""
-
-    async def script(
-        self, script: Script, arguments: tuple[str, ...], first: Words = NONE, acks: int = 0
-    ) -> Any:
-        """Run a step; ``first`` goes before the other arguments.
-
-        What it grants or prolongs must be acknowledged by ``acks`` replicas, or it is an error.
-        """
-        ...
-
-    async def command(self, *arguments: Any, block_s: float = 0.0) -> Any:
-        """Run a command that may take ``block_s`` seconds by design."""
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """Pause."""
-        ...
-
-    async def rest(self) -> bool:
-        """Close idle connections; return whether none is left open."""
-        ...
-
-    async def listen(self, channels: Sequence[str]) -> Any:
-        """Subscribe to channels on a connection of its own."""
-        ...
-
-    def forget(self) -> object:
-        """Give up connections without touching the wire; return them."""
-        ...
-
-    def unrefused(self) -> Transport:
-        """Return a twin with the same connections that no circuit breaker refuses."""
-        ...
-
-    def now(self) -> float:
-        """Return this process's boot clock in seconds."""
-        ...
-
-
-class RedisSteps(FlightSteps):
-    """A :class:`~lockapp.core.ports.StepPort` on one Redis server."""
+class RedisSteps(FlightSteps, ReadingSteps):
+    """A :class:`~lockapp.core.ports.StepPort` on Redis: one server, or the shards of a Cluster."""
 
     watchdog: Any
 
@@ -105,7 +60,9 @@ class RedisSteps(FlightSteps):
         self.now = transport.now
         self.sleep = transport.sleep
         self.rest = transport.rest
+        self.parts = shards
         self.shards = [ShardKeys.of(options.prefix, shard) for shard in range(shards)]
+        self._notice = self.shards[0].notice  # a process has one channel for all shards
         self._scripts = scripts
         self._named = lru_cache(maxsize=1024)(self._words_of)
         self._numbers = lru_cache(maxsize=256)(lambda *those: Words(*map(str, those)))
@@ -128,9 +85,25 @@ class RedisSteps(FlightSteps):
         """See StepPort."""
         self.watchdog.defer(undo)
 
+    def part_of(self, name: str) -> int:
+        """See StepPort. A shard."""
+        return shard_of(name, self.parts)
+
     def shard(self, name: str) -> ShardKeys:
         """See FlightSteps."""
-        return self.shards[shard_of(name, len(self.shards))]
+        return self.shards[shard_of(name, self.parts)]
+
+    def at(self, name: str) -> Exchanges:
+        """See FlightSteps."""
+        return self.transport.at(self.shard(name).base)
+
+    async def _run(
+        self, script: str, shard: ShardKeys, keys: Sequence[str], *arguments: str, acks: int = 0
+    ) -> Any:
+        """Run a step whose keys are not those of one name."""
+        return await self.transport.at(shard.base).script(
+            self._scripts[script], (str(len(keys)), *keys, *arguments), NONE, acks
+        )
 
     def _words_of(self, name: str) -> Words:
         """What every step of one name begins with: its keys, the policy, the name."""
@@ -138,7 +111,7 @@ class RedisSteps(FlightSteps):
         return Words("9", *keys.shared, *keys.of_name(name), *self._policy, name)
 
     async def _step(self, script: str, name: str, *arguments: str) -> Any:
-        return await self.transport.script(self._scripts[script], arguments, self._named(name))
+        return await self.at(name).script(self._scripts[script], arguments, self._named(name))
 
     async def acquire(
         self, spec: LockSpec, token: str, description: str, *, queue: bool
@@ -152,7 +125,7 @@ class RedisSteps(FlightSteps):
             spec.ttl_ms, spec.limit, spec.weight, seen_ms, spec.max_hold_ms, process_id()
         )
         return replies.acquired(
-            await self.transport.script(
+            await self.at(spec.name).script(
                 self._scripts["acquire"], (token, description), asked, self._acks
             )
         )
@@ -169,24 +142,21 @@ class RedisSteps(FlightSteps):
         for spec, token in zip(specs, tokens, strict=True):
             arguments += (spec.name, token, str(spec.ttl_ms))
             arguments += (str(spec.limit), str(spec.weight), str(spec.max_hold_ms))
-        reply = await self.transport.script(
-            self._scripts["acquire_all"],
-            (str(6 + len(keys)), *shard.shared, *keys, *arguments),
-            NONE,
-            self._acks,
-        )
+        keys[:0] = shard.shared
+        reply = await self._run("acquire_all", shard, keys, *arguments, acks=self._acks)
         return replies.all_acquired(reply)
 
     def together(self, names: Sequence[str]) -> bool:
         """See StepPort."""
-        return len({shard_of(name, len(self.shards)) for name in names}) == 1
+        return len({self.part_of(name) for name in names}) == 1
 
     async def _verify(self) -> None:
         """Check that the server's data has the layout that these keys assume."""
-        meta, count = self.shards[0].meta, str(len(self.shards))
-        await self.transport.command("HSETNX", meta, "format", FORMAT)
-        await self.transport.command("HSETNX", meta, "shards", count)
-        stored = await self.transport.command("HMGET", meta, "format", "shards")
+        meta, count = self.shards[0].meta, str(self.parts)
+        first = self.transport.at(self.shards[0].base)
+        await first.command("HSETNX", meta, "format", FORMAT)
+        await first.command("HSETNX", meta, "shards", count)
+        stored = await first.command("HMGET", meta, "format", "shards")
         found = [replies.text(value or b"?") for value in stored]
         if found != [FORMAT, count]:
             raise EngineMisconfigured(
@@ -199,7 +169,7 @@ class RedisSteps(FlightSteps):
 
     async def wait_grant(self, name: str, token: str, timeout_s: float) -> GrantMessage | None:
         """See StepPort."""
-        reply = await self.transport.command(
+        reply = await self.at(name).command(
             "BLPOP", self.shard(name).inbox(token), f"{timeout_s:.3f}", block_s=timeout_s
         )
         if reply is None or self._acks:
@@ -219,20 +189,15 @@ class RedisSteps(FlightSteps):
             await self.renew([RenewItem(name, token, reply.deadline_ms - reply.now_ms)])
         return reply
 
-    async def renew(self, leases: Sequence[RenewItem]) -> RenewReply:
+    async def renew(self, leases: Sequence[RenewItem], part: int = 0) -> RenewReply:
         """See StepPort."""
-        shard = self.shard(leases[0].name) if leases else self.shards[0]
+        shard = self.shard(leases[0].name) if leases else self.shards[part]
         keys, arguments = [shard.held], [self._policy[0], str(self.options.sweep_limit)]
         for lease in leases:
             keys.append(shard.lock(lease.name))
             arguments += (lease.name, lease.token, str(lease.ttl_ms))
-        reply = await self.transport.script(
-            self._scripts["renew"],
-            (str(len(keys)), *keys, *arguments),
-            NONE,
-            self._acks if leases else 0,
-        )
-        return replies.renewed(reply)
+        acks = self._acks if leases else 0
+        return replies.renewed(await self._run("renew", shard, keys, *arguments, acks=acks))
 
     async def downgrade(self, name: str, token: str, weight: int, ttl_ms: int) -> Granted | Gone:
         """See StepPort."""
@@ -244,17 +209,15 @@ class RedisSteps(FlightSteps):
     async def force_release(self, name: str, fence: int, actor: str, reason: str) -> ForceOutcome:
         """See StepPort."""
         note = note_of(actor=actor, reason=reason)
-        notice = self.shard(name).notice
-        reply = await self._step("force_release", name, str(fence), note, notice)
+        reply = await self._step("force_release", name, str(fence), note, self._notice)
         return ForceOutcome(replies.text(reply[0]).lower())
 
     async def revoke(self, name: str, fence: int, actor: str, reason: str) -> ForceOutcome:
         """See StepPort."""
-        seconds, micros = await self.transport.command("TIME")
+        seconds, micros = await self.at(name).command("TIME")
         asked_ms = str(int(seconds) * 1000 + int(micros) // 1000)
         note = note_of(actor=actor, reason=reason, asked_ms=asked_ms)
-        notice = self.shard(name).notice
-        reply = await self._step("revoke", name, str(fence), note, notice)
+        reply = await self._step("revoke", name, str(fence), note, self._notice)
         return ForceOutcome(replies.text(reply[0]).lower())
 
     async def abandon(
@@ -262,49 +225,27 @@ class RedisSteps(FlightSteps):
     ) -> ForceOutcome:
         """See StepPort."""
         note = note_of(actor=actor, reason=reason)
-        notice = self.shard(name).notice
-        reply = await self._step("abandon", name, token, str(grace_ms), note, notice)
+        reply = await self._step("abandon", name, token, str(grace_ms), note, self._notice)
         return ForceOutcome(replies.text(reply[0]).lower())
 
-    async def sweep(self, names: Sequence[str]) -> int:
+    async def sweep(self, names: Sequence[str], part: int = 0) -> int:
         """See StepPort."""
-        shard = self.shard(names[0])
-        keys = [key for name in names for key in shard.of_name(name)]
-        reply = await self.transport.script(
-            self._scripts["sweep"],
-            (str(6 + len(keys)), *shard.shared, *keys, *self._policy, *names),
-        )
+        shard = self.shards[part]  # also of what does not belong there, or it would stay
+        keys = [*shard.shared, *(key for name in names for key in shard.of_name(name))]
+        reply = await self._run("sweep", shard, keys, *self._policy, *names)
         return int(reply[1])
 
     async def report(self, reports: Sequence[Degraded]) -> None:
         """See StepPort."""
-        shard = self.shard(reports[0].name).shared[:5]
+        shard = self.shard(reports[0].name)
         arguments = [*self._policy]
         for name, *detail in reports:
             arguments += (name, " ".join(map(str, detail)))
-        await self.transport.script(self._scripts["report"], (str(len(shard)), *shard, *arguments))
-
-    async def page(self, offset: int, count: int) -> tuple[int, list[str]]:
-        """See StepPort."""
-        held = self.shards[0].held
-        total = await self.transport.command("ZCARD", held)
-        names = await self.transport.command("ZRANGE", held, offset, offset + count - 1)
-        return total, [replies.text(name) for name in names]
-
-    async def inspect(self, names: Sequence[str], *, waiters: bool) -> tuple[int, list[LockState]]:
-        """See StepPort."""
-        keys = [key for name in names for key in self.shard(name).of_name(name)]
-        shown = str(SHOWN_WAITERS if waiters else 0)
-        reply = await self.transport.script(
-            self._scripts["inspect"], (str(len(keys)), *keys, shown)
-        )
-        return replies.inspected(names, reply)
+        await self._run("report", shard, shard.shared[:5], *arguments)
 
     async def listen(self) -> Any:
         """See WatchPort. The transport's kind decides which."""
-        return await self.transport.listen(
-            [f"{shard.notice}{process_id()}" for shard in self.shards]
-        )
+        return await self.transport.listen([f"{self._notice}{process_id()}"])
 
     def forget(self) -> object:
         """See EnginePort."""
@@ -313,28 +254,3 @@ class RedisSteps(FlightSteps):
     async def ping(self) -> None:
         """Ask whether the server answers."""
         await self.transport.command("PING")
-
-    async def read_events(self, shard: int, after: str, count: int) -> list[EventRecord]:
-        """Return up to ``count`` events after the stream id ``after``, oldest first."""
-        start = f"({after}" if after != "0-0" else "-"
-        entries = await self.transport.command(
-            "XRANGE", self.shards[shard].events, start, "+", "COUNT", count
-        )
-        return [replies.event(shard, entry) for entry in entries]
-
-    async def trim_events(self, shard: int, through: str) -> None:
-        """Drop the events up to and including ``through`` (about: whole stream nodes)."""
-        await self.transport.command("XTRIM", self.shards[shard].events, "MINID", "~", through)
-
-    async def stream_identity(self, shard: int) -> StreamIdentity:
-        """Say which server's stream this is and how far it goes."""
-        info = replies.text(await self.transport.command("INFO", "server"))
-        server = next(
-            (line.partition(":")[2] for line in info.splitlines() if line.startswith("run_id:")), ""
-        )
-        newest = await self.transport.command(
-            "XREVRANGE", self.shards[shard].events, "+", "-", "COUNT", 1
-        )
-        number = await self.transport.command("GET", self.shards[shard].number)
-        last = replies.text(newest[0][0]) if newest else "0-0"
-        return StreamIdentity(server.strip(), last, int(number or 0))

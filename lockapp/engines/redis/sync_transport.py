@@ -28,9 +28,10 @@ from lockapp.core.options import EngineOptions
 from lockapp.engines.clock import boot_clock
 from lockapp.engines.redis.address import Address
 from lockapp.engines.redis.circuit import Circuit
+from lockapp.engines.redis.dial import BLOCKING
 from lockapp.engines.redis.errors import demoted, server_error, transport_error, unacked
 from lockapp.engines.redis.notices import SyncNotices
-from lockapp.engines.redis.request import NONE, Words, command, grants, request
+from lockapp.engines.redis.request import ASKING, NONE, Words, command, grants, request
 from lockapp.engines.redis.scripts import Script
 from lockapp.engines.redis.wire import Wire
 
@@ -81,6 +82,7 @@ class SyncTransport:
         self.on_connect: Callable[[], None] = _nothing
 
     now = staticmethod(boot_clock)
+    dial = BLOCKING
 
     def unrefused(self) -> Self:
         """Return a twin with the same connections that may always try to connect.
@@ -92,12 +94,22 @@ class SyncTransport:
         twin._refusable = False
         return twin
 
-    async def sleep(self, seconds: float) -> None:
+    def at(self, base: str) -> Self:
+        """Return what reaches the server with the keys that begin with ``base``: all are on one."""
+        return self
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
         """Block this thread."""
         time.sleep(seconds)
 
     async def script(
-        self, script: Script, arguments: tuple[str, ...], first: Words = NONE, acks: int = 0
+        self,
+        script: Script,
+        arguments: tuple[str, ...],
+        first: Words = NONE,
+        acks: int = 0,
+        asking: bool = False,
     ) -> Any:
         """Run a step: EVALSHA, and EVAL when the server does not know it (any more).
 
@@ -106,30 +118,31 @@ class SyncTransport:
             arguments: the number of keys, the keys, and what else it takes.
             first: those of them that are packed already.
             acks: how many replicas must have what it gives or prolongs.
+            asking: whether it follows a redirection of a Cluster that holds for this once.
 
         Raises:
             EngineUnavailable, ScriptError.
         """
         try:
             try:
-                return self._exchange(request(script.by_sha, first, arguments), acks=acks)
+                return self._exchange(request(script.by_sha, first, arguments), 0, acks, asking)
             except redis_errors.NoScriptError:
-                return self._exchange(request(script.by_text, first, arguments), acks=acks)
+                return self._exchange(request(script.by_text, first, arguments), 0, acks, asking)
         except redis_errors.ResponseError as error:
             raise server_error(error, self.alias, script) from error
 
-    async def command(self, *arguments: Any, block_s: float = 0.0) -> Any:
+    async def command(self, *arguments: Any, block_s: float = 0.0, asking: bool = False) -> Any:
         """Run a command that may take ``block_s`` seconds by design.
 
         Raises:
             EngineUnavailable, ScriptError.
         """
         try:
-            return self._exchange(command(*arguments), block_s)
+            return self._exchange(command(*arguments), block_s, 0, asking)
         except redis_errors.ResponseError as error:
             raise server_error(error, self.alias, None) from error
 
-    def _exchange(self, packed: bytes, block_s: float = 0.0, acks: int = 0) -> Any:
+    def _exchange(self, packed: bytes, block_s: float, acks: int, asking: bool) -> Any:
         try:
             wire = self._idle.pop()
         except IndexError:
@@ -137,6 +150,8 @@ class SyncTransport:
             wire = Wire(self._connect(), self.options.command_timeout_ms / 1000, look)
         acked: Any = acks
         try:
+            if asking:
+                wire.ask(ASKING)
             reply = wire.ask(packed, block_s)
             if acks and grants(reply):
                 wait_ms = self.options.command_timeout_ms

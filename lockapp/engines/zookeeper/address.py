@@ -18,6 +18,15 @@ class Address:
     chroot: str = ""
     digest: str = field(default="", repr=False)  # user:password; nodes are then only this user's
 
+    def __str__(self) -> str:
+        """Name the servers and the chroot without secrets."""
+        return f"{self.hosts}{self.chroot}"
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Which part of which ensemble it is, as far as the text tells; to be compared."""
+        return "zookeeper", frozenset(self.hosts.lower().split(",")), self.chroot
+
     @classmethod
     def from_url(cls, url: str) -> Address:
         """Read ``zk://``; special characters in user, password and chroot are percent-encoded.

@@ -13,8 +13,10 @@ from lockapp.core.options import EngineOptions, UnfitOptions
 from lockapp.core.ports import EnginePort
 from lockapp.core.values import LockSpec
 from lockapp.engines.base import Engine
+from lockapp.engines.health import USELESS, Examination, Problem
 from lockapp.engines.process_log import log_of
 from lockapp.engines.zookeeper.address import Address
+from lockapp.engines.zookeeper.examination import examine
 from lockapp.engines.zookeeper.ports import AsyncZooKeeperPort, SyncZooKeeperPort
 from lockapp.engines.zookeeper.session import Session
 
@@ -68,6 +70,14 @@ class ZooKeeperEngine(Engine):
     def doubt(self) -> str:
         """See Engine. While the connection is broken the session may be over."""
         return "the connection to ZooKeeper is suspended" if self.session.suspended else ""
+
+    def problems(self) -> list[Problem]:
+        """See Engine."""
+        return [each for each in self.examine().problems if each.kind in USELESS]
+
+    def examine(self) -> Examination:
+        """See Engine."""
+        return examine(self.address, self.options)
 
     def make_sync_port(self) -> EnginePort:
         """See Engine."""

@@ -5,7 +5,7 @@ path                               what
 =================================  ========================================================
 ``/P/locks/<name>``                one lock; gone when nobody holds it or waits for it
 ``/P/locks/<name>/<contender>``    one holder or waiter: ephemeral, its data says who it is
-``/P/ended/<token>``               who took a lease away and why, for its holder to find
+``/P/ended/<token>``               who took a lease away and why, for its holder to find: ephemeral
 ``/P/notices``                     the names of locks that an operator did something to
 =================================  ========================================================
 
@@ -18,6 +18,8 @@ import json
 from typing import Any
 from urllib.parse import quote, unquote
 
+TOLD_NAMES = 20
+"""How many of the last names a notice repeats, for who missed one."""
 SAFE = ":@,;=+!~*'()$&- "
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from kazoo.exceptions import BadVersionError, NoNodeError
@@ -11,10 +12,11 @@ from lockapp.engines.zookeeper import contenders as order
 from lockapp.engines.zookeeper.contenders import Contender
 from lockapp.engines.zookeeper.errors import translated
 from lockapp.engines.zookeeper.listing import as_holder
-from lockapp.engines.zookeeper.names import from_data, to_data
+from lockapp.engines.zookeeper.names import TOLD_NAMES, from_data, to_data
 from lockapp.engines.zookeeper.requests import Batch, Request
 from lockapp.engines.zookeeper.session import Session
 from lockapp.engines.zookeeper.tokens import Tombstone
+from lockapp.exceptions import EngineUnavailable
 from lockapp.process import note_of
 
 
@@ -52,7 +54,7 @@ class Operators:
             if await self._write(name, one, data, stat, revoked=note):
                 held_ms = as_holder(one, data, stat, now_ms=self.session.now_ms()).held_ms
                 self._record("revoked", name, fence, held_ms, note)
-                self.session.tell(name)
+                await self._tell(name)
                 return ForceOutcome.ASKED
 
     async def abandon(
@@ -71,7 +73,7 @@ class Operators:
             if await self._write(name, one, data, stat, abandoned=note):
                 path = f"{self.session.paths.lock(name)}/{one.node}"
                 self.session.end_at(self.now() + grace_ms / 1000, path)
-                self.session.tell(name)
+                await self._tell(name)
                 return ForceOutcome.RELEASED
 
     async def _holders(self, name: str) -> list[tuple[Contender, bytes, Any]]:
@@ -108,7 +110,8 @@ class Operators:
 
         def build(transaction: Any) -> None:
             transaction.delete(f"{lock}/{one.node}")
-            transaction.create(end, to_data({"kind": kind, "note": note}))
+            # Ephemeral: an operator's process may end as soon as it has the answer.
+            transaction.create(end, to_data({"kind": kind, "note": note}), ephemeral=True)
 
         def done(error: Exception | None) -> None:
             if error is None:
@@ -125,8 +128,26 @@ class Operators:
         mine = session.tokens.nodes.get(one.token)
         if mine is not None:
             session.tokens.end(mine, Tombstone(self.now() + life_ms / 1000, kind, note))
-        session.tell(name)
+        await self._tell(name)
         return ForceOutcome.RELEASED
+
+    async def _tell(self, name: str) -> None:
+        """Tell the holders of a lock, in every process, that something happened to it.
+
+        Before the operator has the answer, since its process may end then. A hint: that it can't be
+        given is no failure, and holders learn at their next renewal.
+        """
+        notices = self.session.paths.notices
+        with contextlib.suppress(EngineUnavailable):
+            while True:
+                batch: Batch = await self.ask(Request.get(notices))
+                if batch.errors[0] is not None:
+                    return
+                data, stat = batch.values[0]
+                names = [*from_data(data).get("names", []), name][-TOLD_NAMES:]
+                told = Request.set(notices, to_data({"names": names}), stat.version)
+                if not isinstance((await self.ask(told)).errors[0], BadVersionError):
+                    return
 
     def _record(self, kind: str, name: str, fence: int, held_ms: int, note: str) -> None:
         detail = {key: str(value) for key, value in from_data(note.encode()).items()}

@@ -134,7 +134,7 @@ class ZooKeeperPort(Steps, Operators, Listing):
         if node is None:
             return None
         answer, paths = type(self).make_answer(), node.watched
-        self.session.watch(paths, answer.ring)
+        self.session.watch(node, answer.ring)
         try:
             await answer.wait(timeout_s)
         finally:

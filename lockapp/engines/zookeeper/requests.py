@@ -97,6 +97,7 @@ class Batch:
         self.errors: list[Exception | None] = [None] * len(requests)
         self.failure: Exception | None = None
         self.sent = False  # handed to the client
+        self.sent_at = 0.0  # own clock, just before that
         self.dropped = False  # nobody waits any more: not to be sent, if that has not happened
         self._left = len(requests)
         self._done = done

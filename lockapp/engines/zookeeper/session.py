@@ -5,7 +5,9 @@ Theory of operation
 Everybody in the process, threads and event loops, shares one session. Nobody but the session's
 own thread calls the client: a request is a function put into a queue (an interrupt that strikes
 inside the client would leave it broken), and its answer is handed to who waits for it. So all
-requests reach the server in the order in which they were made.
+requests reach the server in the order in which they were made. One exception: when the client's
+thread hears that a waiter may be next, it asks for the queue there and then, and the waiter is
+woken by the answer. A look more, whenever it is made, does no harm.
 
 The thread also keeps time. The server frees a node when its *session* ends; a lease that runs out
 while its process lives is ended here:
@@ -26,34 +28,26 @@ nothing is left       the session is closed after a while, and the thread ends
 
 from __future__ import annotations
 
-import heapq
 import logging
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 from kazoo.protocol.states import KazooState
 
 from lockapp.core.options import EngineOptions
-from lockapp.core.values import LockSpec
-from lockapp.engines.clock import boot_clock, steady_clock_us
+from lockapp.engines.clock import boot_clock
 from lockapp.engines.process_log import SharedLog
 from lockapp.engines.zookeeper.address import Address
 from lockapp.engines.zookeeper.client import make_client
 from lockapp.engines.zookeeper.errors import translated, unavailable
-from lockapp.engines.zookeeper.names import Paths
 from lockapp.engines.zookeeper.requests import Batch, Request
-from lockapp.engines.zookeeper.tokens import Node, Tokens
+from lockapp.engines.zookeeper.tokens import Node
 from lockapp.engines.zookeeper.watching import Watching
 from lockapp.exceptions import EngineUnavailable
 
 logger = logging.getLogger("lockapp")
-
-LINGER_S = 5.0
-"""How long a session without nodes and requests waits for more before it is closed."""
 
 
 class Session(Watching):
@@ -62,35 +56,16 @@ class Session(Watching):
     def __init__(
         self, address: Address, options: EngineOptions, alias: str, log: SharedLog
     ) -> None:
-        super().__init__()
+        super().__init__(alias, options.prefix)
         self.address = address
         self.options = options
-        self.alias = alias
         self.log = log
-        self.paths = Paths(options.prefix)
-        self.clock_us = steady_clock_us()
-        self.tokens = Tokens()
-        self.parents: set[str] = set()  # locks whose own node was there when last seen
         self.suspended = False
         self.client: Any = None
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._guard = threading.RLock()
-        self._thread: threading.Thread | None = None
         self._unsent: deque[tuple[float, Batch]] = deque()
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
-        self._later = 0  # how many deferred calls must be made before the session may close
         self._pending = 0  # requests that have no answer yet
         self._counting = threading.Lock()
         self._down_since: float | None = None
-        self._idle_since: float | None = None
-        self._hurried = False
-
-    # -------------------------------------------------------------- for any thread
-
-    def now_ms(self) -> int:
-        """Return the time in epoch milliseconds, as this process sees it."""
-        return self.clock_us() // 1000
 
     @property
     def id(self) -> int:
@@ -99,99 +74,53 @@ class Session(Watching):
         found = client.client_id if client is not None else None
         return found[0] if found and found[0] else 0
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Have the session's thread call ``function`` soon, in the order of the calls."""
-        self._calls.put(function)
-        if self._thread is None:
-            with self._guard:
-                if self._thread is None:
-                    threading.Thread(
-                        target=self._run, name=f"lockapp-zookeeper-{self.alias}", daemon=True
-                    ).start()
-
     def send(self, batch: Batch) -> None:
         """Send requests; their answers come to the batch."""
         self.call(lambda: self._send(batch))
 
-    def rest(self) -> None:
-        """Close the session as soon as nothing needs it, without lingering."""
-        self._hurried = True
-        if self._thread is not None:
-            self.call(lambda: None)
+    def look(self, node: Node, then: Callable[[], object]) -> None:
+        """Look at the queue in which ``node`` waits, for it; then call ``then``, also without.
 
-    def end_at(self, at: float, path: str) -> None:
-        """Delete a node at ``at`` (own clock), whosever it is."""
-        self.call(lambda: self._defer(at, lambda: self._delete(path)))
+        For a thread of the client's: what it has just heard is acted upon without another thread.
+        """
 
-    # -------------------------------------------------------------- the thread
+        def seen(batch: Batch) -> None:
+            if batch.errors[0] is None:
+                node.look = batch.sent_at, batch.values[0]
+            then()
 
-    def _run(self) -> None:
-        with self._guard:
-            # A thread enters itself: a signal may interrupt start(), and it may run all the same.
-            if self._thread is not None:
-                return
-            self._thread = threading.current_thread()
-        while True:
-            try:
-                call = self._calls.get(timeout=self._pause_s())
-            except queue.Empty:
-                pass
-            else:
-                self._guarded(call)
-            now = boot_clock()
-            while self._due and self._due[0][0] <= now:
-                self._guarded(heapq.heappop(self._due)[2])
-            while self._unsent and self._unsent[0][0] <= now:
-                self._down_since = self._down_since or now
-                self._unsent.popleft()[1].fail(unavailable(self.alias, "connect"))
-            if self._may_end(now):
-                return
+        if self._reachable:
+            lock = self.paths.lock(node.spec.name)
+            self._hand_over(Batch([Request.children(lock)], seen))
+        else:
+            then()
 
-    def _guarded(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Exception:
-            logger.exception("lock engine %r: a step of the session failed", self.alias)
-
-    def _pause_s(self) -> float:
-        now = boot_clock()
-        times = [now + LINGER_S]
-        if self._due:
-            times.append(self._due[0][0])
-        if self._unsent:
-            times.append(self._unsent[0][0])
-        if self._hurried and not (self.tokens.nodes or self._later):
-            times.append(now if self._idle else now + 0.02)  # until the last answer is there
-        return max(min(times) - now, 0.0)
+    # -------------------------------------------------------------- for the thread
 
     @property
-    def _idle(self) -> bool:
-        return not (self.tokens.nodes or self._later or self._pending or self._unsent)
+    def _kept(self) -> bool:
+        return bool(self.tokens.nodes)
 
-    def _may_end(self, now: float) -> bool:
-        if not self._idle:
-            self._idle_since = None
-            return False
-        if self._idle_since is None:
-            self._idle_since = now
-        if not self._hurried and now < self._idle_since + LINGER_S:
-            return False
-        if not self._calls.empty():
-            return False
-        self._close()
-        with self._guard:
-            thread, self._thread = self._thread, None
-            if not self._calls.empty() and self._thread is None:
-                self._thread = thread
-                return False
-        return True
+    @property
+    def _under_way(self) -> bool:
+        return bool(self._pending or self._unsent or self.parents.next() is not None)
+
+    def _next(self) -> float | None:
+        times = [self._unsent[0][0]] if self._unsent else []
+        if (at := self.parents.next()) is not None:
+            times.append(at)
+        return min(times, default=None)
+
+    def _look_round(self, now: float) -> None:
+        while self._unsent and self._unsent[0][0] <= now:
+            self._down_since = self._down_since or now
+            self._unsent.popleft()[1].fail(unavailable(self.alias, "connect"))
+        self._tidy(now)
 
     def _close(self) -> None:
         client, self.client = self.client, None
-        self._hurried = False
-        self._idle_since = self._down_since = None
+        self._down_since = None
         self._stop_watching()
-        self._due.clear()
         if client is not None:
             client.remove_listener(client.lockapp_listener)
             try:
@@ -201,14 +130,6 @@ class Session(Watching):
                 logger.debug("lock engine %r: closing: %r", self.alias, error)
         self.suspended = False
 
-    def _defer(self, at: float, call: Callable[[], None]) -> None:
-        def then() -> None:
-            self._later -= 1
-            call()
-
-        self._later += 1
-        heapq.heappush(self._due, (at, next(self._order), then))
-
     # -------------------------------------------------------------- the client
 
     def _send(self, batch: Batch) -> None:
@@ -216,7 +137,7 @@ class Session(Watching):
             return
         if self.client is None:
             self._connect()
-        if self.client.connected and self.client.granted_ms and not self._unsent:
+        if self._reachable:
             self._hand_over(batch)
             return
         if self._down_since is not None:
@@ -224,8 +145,15 @@ class Session(Watching):
             return
         self._unsent.append((boot_clock() + self.options.connect_timeout_ms / 1000, batch))
 
+    @property
+    def _reachable(self) -> bool:
+        """Whether requests are sent at once, and none is waiting for that."""
+        client = self.client
+        ready = client is not None and client.connected and client.granted_ms
+        return bool(ready) and not self._unsent
+
     def _hand_over(self, batch: Batch) -> None:
-        batch.sent = True
+        batch.sent, batch.sent_at = True, boot_clock()
         if batch.dropped:
             return
         with self._counting:
@@ -299,8 +227,6 @@ class Session(Watching):
         """Send requests of the session's own."""
         self._send(Batch(requests, then))
 
-    # -------------------------------------------------------------- nodes
-
     def must_last(self, client: Any) -> None:
         """Do nothing if the server keeps a session for as long as holders believe.
 
@@ -315,57 +241,3 @@ class Session(Watching):
                 f"option session_timeout asks for {wanted_ms / 1000:g} s: lower it, or raise "
                 "the server's maxSessionTimeout",
             )  # fmt: skip
-
-    def enter(self, token: str, spec: LockSpec, description: str) -> Node:
-        """Note an attempt that is about to be made."""
-        node = Node(token, spec, description, boot_clock() + self.options.seen_ms / 1000)
-        node.queued_ms = self.now_ms()
-        self.tokens.nodes[token] = node
-        life_ms = min(spec.ttl_ms, spec.max_hold_ms or spec.ttl_ms, self.options.seen_ms)
-        self.look_after(node, boot_clock() + life_ms / 1000)
-        return node
-
-    def look_after(self, node: Node, at: float) -> None:
-        """See that the node ends when its time is up, which may be at ``at``."""
-        if not node.look_at or at < node.look_at:
-            node.look_at = at
-            self.call(lambda: self._look_at(node, at))
-
-    def _look_at(self, node: Node, at: float) -> None:
-        heapq.heappush(self._due, (at, next(self._order), lambda: self._end_if_due(node, at)))
-
-    def _end_if_due(self, node: Node, at: float) -> None:
-        if node.look_at != at:  # an earlier look has come between
-            return
-        until = self.tokens.take_if_due(node, boot_clock())
-        if until is not None:
-            node.look_at = until
-            self._look_at(node, until)
-        elif node.overdue:
-            why = "max_hold" if node.at_max_hold else ""
-            self._delete(node.path or "", node, lambda: self.log_end(node, "expired", why=why))
-
-    def _delete(
-        self, path: str, node: Node | None = None, then: Callable[[], None] = lambda: None
-    ) -> None:
-        """Delete a node until it is certain that it is gone."""
-        if not path:  # its name never arrived: who asked for it undoes it
-            return
-        parent = path.rpartition("/")[0]
-
-        def done(batch: Batch) -> None:
-            if batch.failure is not None and self.client is not None:
-                self.call(lambda: self._defer(boot_clock() + 0.2, lambda: self._delete(path, node)))
-
-        gone = Request.delete(path, lambda error: then() if error is None else None)
-        self._ask([gone, *([Request.delete(parent)] if parent != self.paths.ended else [])], done)
-
-    def log_end(self, node: Node, kind: str, *, why: str = "", detail: Any = None) -> None:
-        """Record that a lease of this process has ended, if it had begun."""
-        if node.granted_ms:
-            held = {"held_ms": str(max(self.now_ms() - node.granted_ms, 0))}
-            self.record(kind, node.spec.name, node.fence, {**held, **(detail or {"why": why})})
-
-    def record(self, kind: str, name: str, fence: int, detail: dict[str, str]) -> None:
-        """Record one transition."""
-        self.log.add(kind, name, fence, detail, self.options.event_cap)

@@ -12,12 +12,12 @@ is cut off from the ensemble may answer looks for a while.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
+from lockapp.core.chance import chance
 from lockapp.core.values import (
     AllGranted,
     Busy,
@@ -35,8 +35,8 @@ from lockapp.core.values import (
 )
 from lockapp.engines.zookeeper import contenders as order
 from lockapp.engines.zookeeper.errors import translated
-from lockapp.engines.zookeeper.names import from_data, lock_name, to_data
-from lockapp.engines.zookeeper.requests import Batch, Request
+from lockapp.engines.zookeeper.names import from_data, lock_name
+from lockapp.engines.zookeeper.requests import Request
 from lockapp.engines.zookeeper.standing import Standing
 from lockapp.engines.zookeeper.tokens import Node, Tombstone
 from lockapp.exceptions import EngineUnavailable
@@ -82,14 +82,15 @@ class Steps(Standing):
     ) -> Granted | Queued | Busy | None:
         """Stand in the queue and look; None when the node has gone and one has to ask again."""
         asked, asked_ms = self.now(), self.session.now_ms()
-        contenders = await self._contenders(node, again)
+        contenders, sent_at = await self._contenders(node, again)
         mine = order.place_of(contenders, node.token)
         if mine is None:
             await self._learn_end(node)
             return None
         head = order.holding(contenders)
+        node.alone = len(contenders) == 1
         if mine < head:
-            return self._granted(node, asked, asked_ms)
+            return self._granted(node, sent_at, asked, asked_ms)
         if not queue:
             return Busy(asked_ms, await self._withdraw(node, contenders[0]))
         node.waited = True
@@ -97,13 +98,13 @@ class Steps(Standing):
         node.watched = [f"{lock}/{one}" for one in order.to_watch(contenders, mine)]
         return Queued(asked_ms, mine - head, asked_ms + self.options.slice_ms)
 
-    def _granted(self, node: Node, now: float, now_ms: int) -> Granted | None:
-        """Note that it holds, from the moment at which it was asked for."""
+    def _granted(self, node: Node, sent_at: float, now: float, now_ms: int) -> Granted | None:
+        """Note that it holds, from the moment at which the request was sent that says so."""
         session, life_s = self.session, node.spec.ttl_ms / 1000
         if node.granted_ms:
-            deadline = session.tokens.prolong(node, now, life_s)
+            deadline = session.tokens.prolong(node, sent_at, life_s)
         else:
-            deadline = session.tokens.grant(node, now, now_ms, life_s)
+            deadline = session.tokens.grant(node, sent_at, now_ms, life_s)
             if deadline is not None:
                 session.look_after(node, deadline)
                 self._note_grant(node)
@@ -115,14 +116,7 @@ class Steps(Standing):
         spec, waited_ms = node.spec, 0
         if node.waited:
             waited_ms = node.granted_ms - node.queued_ms
-            about = {
-                "who": from_data(node.description.encode()),
-                "ttl_ms": spec.ttl_ms, "max_hold_ms": spec.max_hold_ms,
-                "granted_ms": node.granted_ms,
-            }  # fmt: skip
-            # For who looks at it; nobody waits for that, and no operator's word is overwritten.
-            noted = Request.set(node.path or "", to_data(about), 0)
-            self.session.send(Batch([noted], lambda _: None))
+            self.session.note_grant(node)
         self.session.record(
             "acquired", spec.name, node.fence,
             {
@@ -163,7 +157,7 @@ class Steps(Standing):
             if error is None and node.ended is None:
                 self.session.log_end(node, "expired" if overdue else "released", why=why)
 
-        batch = await self._delete(node, ended=gone)
+        batch = await self._delete(node, gone)
         now_ms = self.session.now_ms()
         if isinstance(batch.errors[0], NoNodeError):
             return Gone(now_ms, *await self._learn_end(node))
@@ -182,16 +176,24 @@ class Steps(Standing):
             grave = tokens.buried(token, self.now())
             return Gone(self.session.now_ms(), *(grave[1:] if grave else ("", "")))
         asked, asked_ms = self.now(), self.session.now_ms()
-        contenders = await self._contenders(node, True)
+        contenders, sent_at = await self._contenders(node, True)
         mine = order.place_of(contenders, token)
         if mine is None:
             return Gone(self.session.now_ms(), *await self._learn_end(node))
-        if mine < order.holding(contenders) and (reply := self._granted(node, asked, asked_ms)):
-            return reply
+        if mine < order.holding(contenders):
+            reply = self._granted(node, sent_at, asked, asked_ms)
+            if reply is not None:
+                return reply
         holder = await self._withdraw(node, contenders[0])
         return GaveUp(self.session.now_ms(), holder)
 
-    async def renew(self, leases: Sequence[RenewItem]) -> RenewReply:
+    parts = 1
+
+    def part_of(self, name: str) -> int:
+        """See StepPort."""
+        return 0
+
+    async def renew(self, leases: Sequence[RenewItem], part: int = 0) -> RenewReply:
         """See StepPort."""
         if not leases:
             return RenewReply(self.session.now_ms(), [], await self._empty_locks())
@@ -203,21 +205,30 @@ class Steps(Standing):
             if (node := nodes.get(item.token)) and node.path and not node.ended
         }
         seen: dict[str, tuple[Any, Exception | None]] = {}
+        sent_at = asked
         if looks:
             # Deletes nothing, but only the leader can say so.
             leader = Request.delete(f"{self.session.paths.ended}/-")
             batch = await self.ask(*looks.values(), leader)
             answers = zip(batch.values, batch.errors, strict=True)
-            seen = dict(zip(looks, answers, strict=False))
-        renewals = [await self._renewed(it, seen.get(it.token), asked, asked_ms) for it in leases]
+            seen, sent_at = dict(zip(looks, answers, strict=False)), batch.sent_at
+        renewals = [
+            await self._renewed(it, seen.get(it.token), sent_at, asked_ms - round(asked * 1000))
+            for it in leases
+        ]
         return RenewReply(asked_ms, renewals, [])
 
     async def _renewed(
-        self, item: RenewItem, seen: tuple[Any, Exception | None] | None, now: float, now_ms: int
+        self,
+        item: RenewItem,
+        seen: tuple[Any, Exception | None] | None,
+        sent_at: float,
+        epoch_ms: int,
     ) -> Renewal:
+        """Judge one look; ``epoch_ms`` is what the own clock lacks to the time of day."""
         tokens = self.session.tokens
         node = tokens.nodes.get(item.token)
-        ended = node.ended if node else tokens.buried(item.token, now)
+        ended = node.ended if node else tokens.buried(item.token, sent_at)
         if ended:
             return Renewal(0, ended.kind, ended.note)
         if node is None or seen is None:
@@ -236,11 +247,11 @@ class Steps(Standing):
             node.ended = Tombstone(0.0, "abandoned", str(cut))
             return Renewal(0, "abandoned", str(cut))
         life_s = min(item.ttl_ms, node.spec.ttl_ms) / 1000
-        deadline = tokens.prolong(node, now, life_s)
+        deadline = tokens.prolong(node, sent_at, life_s)
         if deadline is None:
             return Renewal(0, "expired", "")
         revoked = str(about.get("revoked", ""))
-        deadline_ms = now_ms + round((deadline - now) * 1000)
+        deadline_ms = epoch_ms + round(deadline * 1000)
         return Renewal(deadline_ms, "revoked" if revoked else "", revoked)
 
     async def downgrade(self, name: str, token: str, weight: int, ttl_ms: int) -> Granted | Gone:
@@ -278,20 +289,21 @@ class Steps(Standing):
         locks = self.session.paths.locks
         names = (await self.ask(Request.children(locks))).values[0] or []
         if len(names) > LOOKED_AT:
-            names = random.sample(names, LOOKED_AT)
+            names = chance.sample(names, LOOKED_AT)
         if not names:
             return []
         batch = await self.ask(*(Request.exists(f"{locks}/{name}") for name in names))
         empty = zip(names, batch.values, strict=True)
         return [lock_name(name) for name, stat in empty if stat and not stat.numChildren]
 
-    async def sweep(self, names: Sequence[str]) -> int:
+    async def sweep(self, names: Sequence[str], part: int = 0) -> int:
         """See StepPort. Holders end with their time or session; what is left is an empty lock."""
         paths = [self.session.paths.lock(name) for name in names]
         if not paths:
             return 0
         batch = await self.ask(*map(Request.delete, paths))
-        self.session.parents.difference_update(paths)
+        for path in paths:
+            self.session.parents.missing(path)
         return batch.errors.count(None)
 
     async def report(self, reports: Sequence[Degraded]) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockapp.core.values import LockSpec
+from lockapp.engines.clock import boot_clock
+from lockapp.engines.zookeeper.names import from_data
+from lockapp.engines.zookeeper.parents import Parents
 
 REMEMBERED_S = 60.0
 """So long the holder of a lease that ran out may ask what became of it."""
@@ -15,9 +18,9 @@ class Node:
     """One attempt: a node in a queue, or one that is about to be made."""
 
     __slots__ = (
-        "at_max_hold", "deadline", "description", "doubtful", "ended",
+        "alone", "at_max_hold", "deadline", "description", "doubtful", "ended",
         "fence", "granted_at", "granted_ms",
-        "look_at", "overdue", "path", "queued_ms", "spec", "token", "waited", "watched",
+        "look", "look_at", "overdue", "path", "queued_ms", "spec", "token", "waited", "watched",
     )  # fmt: skip
 
     def __init__(self, token: str, spec: LockSpec, description: str, deadline: float) -> None:
@@ -33,10 +36,26 @@ class Node:
         self.doubtful = False  # whether a request to make it got no answer
         self.granted_ms = 0  # 0: waits
         self.granted_at = 0.0
+        self.alone = False  # in the queue, when it was last looked at
         self.overdue = False
         self.at_max_hold = False
         self.ended: Tombstone | None = None
         self.watched: list[str] = []  # of which one must go before it can hold
+        self.look: tuple[float, list[str]] | None = None  # at the queue, and when it was asked for
+
+    @property
+    def lock(self) -> str:
+        """The node of its lock, in whose queue it stands."""
+        return (self.path or "").rpartition("/")[0]
+
+    def about(self) -> dict[str, Any]:
+        """What stands in it, for who looks."""
+        about = {
+            "who": from_data(self.description.encode()),
+            "ttl_ms": self.spec.ttl_ms,
+            "max_hold_ms": self.spec.max_hold_ms,
+        }
+        return {**about, "granted_ms": self.granted_ms} if self.granted_ms else about
 
 
 class Tombstone(NamedTuple):
@@ -56,6 +75,7 @@ class Tokens:
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
+        self.parents = Parents()
         self._overdue: dict[str, float] = {}  # token: until when it is remembered
         self._buried: dict[str, Tombstone] = {}
         self._guard = threading.Lock()
@@ -63,6 +83,22 @@ class Tokens:
     def held(self) -> list[Node]:
         """Return those that hold."""
         return [node for node in list(self.nodes.values()) if node.granted_ms]
+
+    def stands(self, node: Node, path: str, fence: int) -> bool:
+        """Note that the server has made its node; return whether that is news."""
+        with self._guard:
+            if node.path is not None:
+                return False
+            node.path, node.fence = path, fence
+            if self.nodes.setdefault(node.token, node) is not node:
+                return False
+            self.parents.enter(node.lock)
+            return True
+
+    def _forget(self, node: Node) -> None:
+        del self.nodes[node.token]
+        if node.path is not None:
+            self.parents.leave(node.lock, boot_clock())
 
     def grant(self, node: Node, now: float, now_ms: int, life_s: float) -> float | None:
         """Note that it holds, and return its deadline; None when it was given up meanwhile."""
@@ -98,7 +134,7 @@ class Tokens:
             node.overdue = True
             self._overdue = {token: at for token, at in self._overdue.items() if at > now}
             self._overdue[node.token] = now + REMEMBERED_S
-            del self.nodes[node.token]
+            self._forget(node)
             return None
 
     def overdue(self, token: str) -> bool:
@@ -109,7 +145,7 @@ class Tokens:
         """Forget a node that is gone."""
         with self._guard:
             if self.nodes.get(node.token) is node:
-                del self.nodes[node.token]
+                self._forget(node)
 
     def end(self, node: Node, tombstone: Tombstone) -> None:
         """Forget a node that was taken away, and refuse its token."""
@@ -121,7 +157,7 @@ class Tokens:
         with self._guard:
             lost = [node for node in self.nodes.values() if node.path is not None]
             for node in lost:
-                del self.nodes[node.token]
+                self._forget(node)
         return [node for node in lost if node.granted_ms]
 
     def bury(self, token: str, tombstone: Tombstone, now: float) -> None:

@@ -7,80 +7,74 @@ which every process that holds leases watches; the lease's next renewal tells wh
 from __future__ import annotations
 
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from kazoo.exceptions import BadVersionError, NodeExistsError
+from kazoo.exceptions import NodeExistsError
 from kazoo.protocol.states import EventType
 
-from lockapp.engines.zookeeper.names import Paths, from_data, to_data
+from lockapp.engines.zookeeper.keeping import Keeping
+from lockapp.engines.zookeeper.names import TOLD_NAMES, from_data
 from lockapp.engines.zookeeper.requests import Batch, Request
-from lockapp.engines.zookeeper.tokens import Tokens
+from lockapp.engines.zookeeper.tokens import Node
 
-TOLD_NAMES = 20
-"""How many of the last names a notice repeats, for who missed one."""
+Ring = Callable[[], None]
 
 
-class Watching(ABC):
+class Watching(Keeping):
     """The watches of a session. Those of a broken connection are gone: who waits asks again."""
 
-    client: Any
-    paths: Paths
-    tokens: Tokens
-
-    def __init__(self) -> None:
+    def __init__(self, alias: str, prefix: str) -> None:
+        super().__init__(alias, prefix)
         self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()  # watchdogs to be told
-        self._watches: dict[str, set[Callable[[], None]]] = {}
+        self._watches: dict[str, dict[Ring, Node]] = {}
         self._told = -1  # version of the notices that has been seen; -1: not watched
 
     @abstractmethod
-    def call(self, function: Callable[[], None]) -> None:
-        """Have the session's thread call ``function`` soon."""
+    def look(self, node: Node, then: Ring) -> None:
+        """Look at the queue in which ``node`` waits, for it; then call ``then``, also without."""
 
-    @abstractmethod
-    def _ask(self, requests: list[Request], then: Callable[[Batch], object]) -> None:
-        """Send requests of the session's own."""
+    def watch(self, node: Node, ring: Ring) -> None:
+        """Have ``ring`` called soon after one of those has gone or changed that ``node`` waits for.
 
-    def watch(self, paths: Sequence[str], ring: Callable[[], None]) -> None:
-        """Have ``ring`` called once, soon after one of these nodes has gone or changed."""
-        self.call(lambda: self._watch(paths, ring))
+        Before that, its queue is looked at. The bell may ring more than once, and for nothing.
+        """
+        self.call(lambda: self._watch(node, node.watched, ring))
 
-    def unwatch(self, paths: Sequence[str], ring: Callable[[], None]) -> None:
+    def unwatch(self, paths: Sequence[str], ring: Ring) -> None:
         """Have it called no more."""
         for path in paths:
-            self._watches.get(path, set()).discard(ring)
+            self._watches.get(path, {}).pop(ring, None)
 
     def _stop_watching(self) -> None:
         self._told = -1
         for path in list(self._watches):
-            self._ring(path)
+            for ring in list(self._watches.pop(path, {})):
+                ring()
 
-    def _watch(self, paths: Sequence[str], ring: Callable[[], None]) -> None:
+    def _watch(self, node: Node, paths: Sequence[str], ring: Ring) -> None:
         if self.client is None or not self.client.connected:
             ring()
             return
         for path in paths:
             rings = self._watches.get(path)
             if rings is None:
-                rings = self._watches[path] = set()
+                rings = self._watches[path] = {}
                 look = Request.get(path, partial(self._gone, path))
                 self._ask([look], partial(self._looked, path))
-            rings.add(ring)
+            rings[ring] = node
             if self._watches.get(path) is not rings:  # it has just gone
                 ring()
 
     def _looked(self, path: str, batch: Batch) -> None:
         if batch.errors[0] is not None:
-            self._ring(path)
+            self._gone(path, None)
 
     def _gone(self, path: str, _: object) -> None:
-        self._ring(path)
-
-    def _ring(self, path: str) -> None:
-        for ring in list(self._watches.pop(path, ())):
-            ring()
+        for ring, node in list(self._watches.pop(path, {}).items()):
+            self.look(node, ring)
 
     @property
     def listening(self) -> bool:
@@ -128,24 +122,6 @@ class Watching(ABC):
     def _made_place(self, batch: Batch) -> None:
         if isinstance(batch.errors[-1], NodeExistsError | None):
             self.call(self._listen)
-
-    def tell(self, name: str) -> None:
-        """Tell the holders of ``name``, in every process, that something happened to it."""
-        self.call(lambda: self._tell(name))
-
-    def _tell(self, name: str) -> None:
-        def write(batch: Batch) -> None:
-            if batch.errors[0] is None:
-                data, stat = batch.values[0]
-                names = [*from_data(data).get("names", []), name][-TOLD_NAMES:]
-                told = Request.set(self.paths.notices, to_data({"names": names}), stat.version)
-                self._ask([told], again)
-
-        def again(batch: Batch) -> None:
-            if isinstance(batch.errors[0], BadVersionError):
-                self.tell(name)
-
-        self._ask([Request.get(self.paths.notices)], write)
 
     def _notice(self, name: str) -> None:
         for watchdog in list(self.listeners):

@@ -6,6 +6,7 @@ engine could not be asked; 4 the database failed; 5 something is wrong (verify, 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -13,7 +14,13 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from lockapp.exceptions import EngineError
-from lockapp.management.subcommands.base import DATABASE, UNAVAILABLE, USAGE, Subcommand
+from lockapp.management.subcommands.base import (
+    DATABASE,
+    UNAVAILABLE,
+    USAGE,
+    Subcommand,
+    recorded,
+)
 from lockapp.management.subcommands.collecting import Collect, Sweep
 from lockapp.management.subcommands.doctoring import Doctor
 from lockapp.management.subcommands.ending import Release, Revoke
@@ -47,8 +54,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the subcommand; turn what fails into a message and an exit code."""
+        subcommand = SUBCOMMANDS[options["command"]](self)
         try:
-            SUBCOMMANDS[options["command"]](self).run(options)
+            with recorded(self) if subcommand.makes_events else nullcontext():
+                subcommand.run(options)
         except ImproperlyConfigured as error:
             raise CommandError(str(error), returncode=USAGE) from error
         except EngineError as error:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from lockapp.audit.sink import EventSink
 from lockapp.dashboard.snapshot import LiveLock, one_lock, printable
 from lockapp.engines.base import Engine
 from lockapp.handler import locks
@@ -30,6 +31,8 @@ class Subcommand(ABC):
     help: ClassVar[str]
     json_too: ClassVar[bool] = False
     engine_too: ClassVar[bool] = True
+    makes_events: ClassVar[bool] = False
+    """Whether it does something to locks, of which there should be a record."""
 
     def __init__(self, command: BaseCommand) -> None:
         self.stdout = command.stdout
@@ -95,6 +98,17 @@ def changed(name: str, fence: int) -> CommandError:
         f"{printable(name)} is no longer held with fence {fence}; nothing was done.",
         returncode=NOTHING,
     )
+
+
+@contextmanager
+def recorded(command: BaseCommand) -> Iterator[None]:
+    """Store, at the end, the events that engines without a stream have left in this process."""
+    sink = EventSink().start()
+    try:
+        yield
+    finally:
+        if not sink.stop():
+            command.stderr.write("What was done is not in the audit log: it could not be stored.")
 
 
 class Word:

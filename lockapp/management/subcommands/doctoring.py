@@ -21,6 +21,7 @@ class Doctor(Subcommand):
     name = "doctor"
     help = "Examine settings, lock servers and audit log; say what is wrong, and the cure."
     json_too = True
+    makes_events = True
 
     @classmethod
     def declare(cls, parser: CommandParser) -> None:

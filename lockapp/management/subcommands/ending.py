@@ -35,6 +35,7 @@ class Ending(Subcommand):
     """What the two have in common: one lease, by its fence, and a reason."""
 
     json_too = True
+    makes_events = True
     purpose: ClassVar[str]
     """What is done to the lease, as an infinitive."""
 
@@ -120,7 +121,12 @@ class Release(Ending):
             raise CommandError("Add --yes to do this without being asked.", returncode=USAGE)
         self.print_lock(replace(lock, holders=(holder,)))
         self.stdout.write("The holder may still be at work; it is told, but need not listen.")
-        if input("Take the lock away? [y/N] ").strip().lower() not in ("y", "yes"):
+        try:
+            answer = input("Take the lock away? [y/N] ")
+        except EOFError:  # Ctrl-D
+            answer = ""
+            self.stdout.write()
+        if answer.strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was done.", returncode=NOTHING)
 
     def act(self, engine: Engine, name: str, fence: int, reason: str) -> ForceOutcome:

@@ -14,15 +14,24 @@ from lockapp.core.options import EngineOptions, UnfitOptions
 from lockapp.core.ports import EnginePort
 from lockapp.core.values import LockSpec
 from lockapp.engines.base import Engine
+from lockapp.engines.health import Examination, Problem
 from lockapp.engines.process_log import log_of
+from lockapp.engines.redis.address import Address
 from lockapp.engines.redis.async_transport import AsyncTransport
 from lockapp.engines.redis.circuit import Circuit
+from lockapp.engines.redis.examination import examine
+from lockapp.engines.redis.health import problems
 from lockapp.engines.redis.redlock.attempts import Attempts
 from lockapp.engines.redis.redlock.fan import Fan, NodeTransport
-from lockapp.engines.redis.redlock.node import NodeSteps, addresses_of, node_options
+from lockapp.engines.redis.redlock.node import Masters, NodeSteps, addresses_of, node_options
 from lockapp.engines.redis.redlock.steps import RedlockSteps
 from lockapp.engines.redis.redlock.task_fan import TaskFan
 from lockapp.engines.redis.scripts import build_all
+
+
+def _named(address: Address, problem: Problem) -> Problem:
+    detail = problem.detail
+    return problem if str(address) in detail else problem._replace(detail=f"{address}: {detail}")
 
 
 class RedlockEngine(Engine):
@@ -50,6 +59,7 @@ class RedlockEngine(Engine):
             ValueError: they are not such a list: an even number, too few, or one twice.
         """
         self.addresses = addresses_of(location, alias)
+        self.address = Masters(self.addresses)
         self.scripts = build_all()
         self.supports_fencing = options.two_phase_fencing
         super().__init__(alias, location, options)
@@ -68,6 +78,24 @@ class RedlockEngine(Engine):
                 "semaphores nor read/write locks: shares of a limit can't be counted by majorities,"
                 " and nobody queues. Use an engine on one server for these, with using=…"
             )
+
+    def problems(self) -> list[Problem]:
+        """See Engine. Of each node, by its address."""
+        return [
+            _named(address, problem)
+            for address in self.addresses
+            for problem in problems(address, self.options)
+        ]
+
+    def examine(self) -> Examination:
+        """See Engine. Of each node, one after the other."""
+        seen = [(address, examine(address, self.options)) for address in self.addresses]
+        trips = [it.round_trip_ms for _, it in seen if it.round_trip_ms is not None]
+        return Examination(
+            [_named(address, problem) for address, it in seen for problem in it.problems],
+            ", ".join(sorted({it.version for _, it in seen if it.version})),
+            max(trips, default=None),
+        )
 
     def make_sync_port(self) -> EnginePort:
         """See Engine."""

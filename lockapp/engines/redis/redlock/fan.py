@@ -50,7 +50,12 @@ class NodeTransport(SyncTransport):
     _dial: Dial | None = None  # a connection that is being made and that nobody waits for
 
     async def script(
-        self, script: Script, arguments: tuple[str, ...], first: Words = NONE, acks: int = 0
+        self,
+        script: Script,
+        arguments: tuple[str, ...],
+        first: Words = NONE,
+        acks: int = 0,
+        asking: bool = False,
     ) -> Any:
         """See Transport. Stops where a request is to be sent; a :class:`Fan` goes on from there."""
         try:
@@ -61,7 +66,7 @@ class NodeTransport(SyncTransport):
         except redis_errors.ResponseError as error:
             raise server_error(error, self.alias, script) from error
 
-    async def command(self, *arguments: Any, block_s: float = 0.0) -> Any:
+    async def command(self, *arguments: Any, block_s: float = 0.0, asking: bool = False) -> Any:
         """See Transport."""
         try:
             return await Exchange(command(*arguments))
@@ -133,7 +138,7 @@ class NodeTransport(SyncTransport):
         self.on_connect()
         return Line(connection)
 
-    def dial(self, part: Part, packed: bytes, *, needed: bool) -> Dial:
+    def begin_dial(self, part: Part, packed: bytes, *, needed: bool) -> Dial:
         """Begin to connect, in order to send ``packed``.
 
         Raises:
@@ -338,7 +343,7 @@ class _Asking:
 
     def _dial(self, part: Part, packed: bytes, *, needed: bool) -> None:
         try:
-            dial = self._nodes[part.at].dial(part, packed, needed=needed)
+            dial = self._nodes[part.at].begin_dial(part, packed, needed=needed)
         except EngineError as error:
             self.outcomes[part.at] = error
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,6 +82,22 @@ def refuse_twice(seen: dict[str, str], alias: str) -> None:
                 "count twice; Redlock needs independent ones",
                 alias=alias,
             )
+
+
+class Masters:
+    """Where all nodes are: see Engine.address."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._addresses = addresses
+
+    def __str__(self) -> str:
+        """Name the servers without their secrets."""
+        return ", ".join(map(str, self._addresses))
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """See Address.place."""
+        return (frozenset(each.place for each in self._addresses),)
 
 
 class NodeSteps(RedisSteps):

@@ -62,6 +62,7 @@ class RedlockSteps:
     """An :class:`~lockapp.core.ports.EnginePort` on several nodes."""
 
     watchdog: Any
+    parts = 1
 
     def __init__(
         self,
@@ -142,6 +143,10 @@ class RedlockSteps:
         """See StepPort. Never asked for: they are taken one after the other, in order."""
         raise NotImplementedError
 
+    def part_of(self, name: str) -> int:
+        """See StepPort."""
+        return 0
+
     def together(self, names: Sequence[str]) -> bool:
         """See StepPort. What one node can do in one step, several can't."""
         return False
@@ -171,7 +176,7 @@ class RedlockSteps:
         holders = [holder for lock in self._states([name], outcomes) for holder in lock.holders]
         return GaveUp(reply.now_ms, holders[0] if holders else None)
 
-    async def renew(self, leases: Sequence[RenewItem]) -> RenewReply:
+    async def renew(self, leases: Sequence[RenewItem], part: int = 0) -> RenewReply:
         """See StepPort."""
         sent_at = self.now()
         reply = await procedures.renew(self.nodes, leases, self.attempts.get)
@@ -276,7 +281,7 @@ class RedlockSteps:
     def _states(self, names: Sequence[str], outcomes: procedures.Outcomes) -> list[LockState]:
         return states(names, outcomes, self.nodes.names)[1]
 
-    async def sweep(self, names: Sequence[str]) -> int:
+    async def sweep(self, names: Sequence[str], part: int = 0) -> int:
         """See StepPort."""
         outcomes = await self._all(lambda node, _: node.sweep(names))
         return max(int(outcomes[at]) for at in answers(outcomes))
