@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ from lockapp.engines.redis import RedlockEngine
 from lockapp.exceptions import EngineUnavailable
 from tests.contract.places import LASTING, Place
 from tests.servers import RedisServer
+from tests.timing import wait_until
 
 
 class Masters:
@@ -76,10 +78,26 @@ class RedlockPlace(Place):
             self.engine.sweep()
         except EngineUnavailable as down:
             return [str(down)]
+        # Nobody waits for the slowest node to have given back what it has.
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not self._litter(), limit_s=1)
+        return self._litter()
+
+    def _litter(self) -> list[str]:
         found: set[Any] = set()
         for server in self.masters.servers:
             found.update(server.client.scan_iter(f"{self.prefix}:*", count=1000))
         return sorted(key for key in found if key.rsplit(":", 1)[-1] not in LASTING)
+
+    def listening(self) -> bool:
+        servers = self.masters.servers
+        return any([server.client.pubsub_channels(f"{self.prefix}:*") for server in servers])
+
+    def following(self) -> int:
+        raise NotImplementedError("no flights")
+
+    def landings(self) -> list[str]:
+        raise NotImplementedError("no flights")
 
     def lose_fence(self) -> None:
         # One may still have to be told of the lock.
