@@ -91,7 +91,7 @@ class RedlockPlace(Place):
 
     def listening(self) -> bool:
         servers = self.masters.servers
-        return any([server.client.pubsub_channels(f"{self.prefix}:*") for server in servers])
+        return any(server.client.pubsub_channels(f"{self.prefix}:*") for server in servers)
 
     def following(self) -> int:
         raise NotImplementedError("no flights")
@@ -101,7 +101,7 @@ class RedlockPlace(Place):
 
     def lose_fence(self) -> None:
         # One may still have to be told of the lock.
-        assert any(server.client.delete(self.key("fence")) for server in self.masters.servers)
+        assert sum(server.client.delete(self.key("fence")) for server in self.masters.servers)
 
     def lose_everything(self) -> None:
         for server in self.masters.servers:
