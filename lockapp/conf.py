@@ -69,7 +69,8 @@ class EngineConfig:
 
     alias: str
     engine: str = DEFAULT_ENGINE  # "ENGINE": dotted path of an Engine class
-    location: str = field(default="", repr=False)  # "LOCATION": its address; may hold a password
+    location: str | tuple[str, ...] = field(default="", repr=False)
+    # "LOCATION": its address, or several in a list (Redlock); may hold a password
     cache: str = ""  # "CACHE": take the address from this django-redis cache alias instead
     options: EngineOptions = field(default_factory=EngineOptions)  # "OPTIONS"
 
@@ -108,6 +109,12 @@ class EngineConfig:
             raise ImproperlyConfigured(
                 f"LOCKAPP[{self.alias!r}]['OPTIONS']: {cls.__name__} has no replicas, so that none "
                 "can acknowledge a lease (min_replicas_acked)"
+            )
+        if isinstance(self.location, tuple) and not cls.takes_several_locations:
+            raise ImproperlyConfigured(
+                f"LOCKAPP[{self.alias!r}]['LOCATION'] is a list, and {cls.__name__} is on one "
+                "server; several that share nothing are for "
+                '"ENGINE": "lockapp.engines.redis.RedlockEngine"'
             )
         location = cache_address(self.cache, self.alias) if self.cache else self.location
         try:
@@ -191,11 +198,14 @@ def read_engine(alias: str, given: object) -> EngineConfig:
             raise ImproperlyConfigured(f"{here}: unknown key {key!r}{_cure(key)}")
     if "LOCATION" in given and "CACHE" in given:
         raise ImproperlyConfigured(f"{here}: give LOCATION or CACHE, not both")
-    texts = {
+    texts: dict[str, Any] = {
         key.lower(): _text(given[key], f"{here}[{key!r}]")
         for key in ("ENGINE", "LOCATION", "CACHE")
-        if key in given
+        if key in given and not (key == "LOCATION" and isinstance(given[key], list | tuple))
     }
+    if isinstance(several := given.get("LOCATION"), list | tuple):
+        where = f"{here}['LOCATION']"
+        texts["location"] = tuple(_text(one, f"{where}[{at}]") for at, one in enumerate(several))
     options = given.get("OPTIONS", {})
     if not isinstance(options, Mapping):
         raise ImproperlyConfigured(

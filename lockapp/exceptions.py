@@ -14,6 +14,7 @@
     │   └── StaleFence         had it, and the database knows a later holder
     └── EngineError
         ├── EngineUnavailable  could not ask; nothing is known about who holds what
+        │   └── QuorumNotReached … of several independent nodes too few answered
         ├── EngineMisconfigured the server's data or settings contradict ours
         └── ScriptError        a script failed on the server: a bug, with file and line
 
@@ -164,6 +165,14 @@ class EngineUnavailable(EngineError):
     def sent(self) -> bool:
         """Whether the request may have taken effect, on one server, although this was raised."""
         return self.fields.get("reason") in ("reset", "timeout", "unacked")
+
+
+class QuorumNotReached(EngineUnavailable):
+    """Fewer than a majority of the configured nodes answered (Redlock).
+
+    Fields: as :class:`EngineUnavailable`; ``nodes`` (what became of each: ``"answered"``, a reason
+    as above, or ``"no answer"``, by address). ``reason`` is the worst of theirs.
+    """
 
 
 class EngineMisconfigured(EngineError):

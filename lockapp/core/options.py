@@ -55,6 +55,7 @@ class EngineOptions:
     sweep_limit: int = 20  # "sweep_limit": expired holders reclaimed per renewal call
     renew_batch: int = 200  # "renew_batch": leases renewed in one call
     min_replicas_acked: int = 0  # "min_replicas_acked": replicas that must have a lease
+    two_phase_fencing: bool = False  # "two_phase_fencing": Redlock's fences grow; a round trip more
 
     @property
     def seen_ms(self) -> int:
@@ -83,7 +84,7 @@ class EngineOptions:
                 values[name] = _prefix(value)
             elif name == "on_unavailable":
                 values[name] = on_unavailable_option(value, "option 'on_unavailable'")
-            elif name == "single_process":
+            elif name in ("single_process", "two_phase_fencing"):
                 values[name] = _flag(value, key)
             elif not name.endswith("_ms"):
                 values[name] = _count(value, key, 0 if name == "min_replicas_acked" else 1)

@@ -62,13 +62,14 @@ class Engine(ABC):
     before it is used, and a child process starts without its parent's connections and leases.
     """
 
-    supports_fencing: ClassVar[bool] = True  # each grant has a larger integer
+    supports_fencing: bool = True  # each grant has a larger integer; may depend on options
     supports_events: ClassVar[bool] = True  # transitions are recorded with the step itself
     shared_between_processes: ClassVar[bool] = True  # others than this process see its locks
     supports_replica_acks: ClassVar[bool] = False  # has a lease count only when replicas have it
     events_in_process: ClassVar[bool] = False  # its events wait in this process to be stored
     supports_flights: ClassVar[bool] = True  # one computes and all others are told at once
     leases_outlive_process: ClassVar[bool] = True  # who has the token may end it elsewhere
+    takes_several_locations: ClassVar[bool] = False  # LOCATION is a list of servers
     location_form: ClassVar[str] = (
         "redis://user:password@host:6379/0, rediss://…, unix:///path?db=0, "
         "redis+sentinel://host:26379,host2:26379/service/0 or redis+cluster://host:6379,host2:6379"

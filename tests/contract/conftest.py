@@ -22,6 +22,7 @@ from tests.contract.places import (
     RedisPlace,
     assert_no_litter,
 )
+from tests.contract.redlock_place import Masters, RedlockPlace
 from tests.contract.sentinel_place import SentinelPlace
 from tests.contract.zookeeper_place import ZooKeeperPlace
 from tests.proxy import TcpProxy
@@ -48,6 +49,13 @@ LACKS = {
         "own_log": "its events are kept in the log that the memory engine keeps, tested there",
         "long_lives": "a ttl above three quarters of the session's timeout is refused",
     },
+    "redlock": {
+        "claims": "nobody queues, so nothing is handed over",
+        "queue": "who waits asks again after a random pause, and whoever comes first gets it",
+        "sharing": "shares of a limit can't be counted by majorities: refused at declaration",
+        "flights": "supports_flights is False: a single flight is refused",
+        "own_log": "its events are kept in the log that the memory engine keeps, tested there",
+    },
 }
 """What an engine does not offer, by the word of a test's mark `offers`."""
 
@@ -57,6 +65,13 @@ def watched() -> Iterator[Watched]:
     """A master with a replica and a Sentinel that sees no failure."""
     with Watched(replicas=1, sentinels=1, down_after_s=60) as service:
         yield service
+
+
+@pytest.fixture(scope="session")
+def masters() -> Iterator[Masters]:
+    """Three masters that share nothing."""
+    with Masters() as servers:
+        yield servers
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +85,7 @@ PLACES: dict[str, MakePlace] = {
     "redis": lambda get, prefix: RedisPlace(get("redis_server"), prefix),
     "memory": lambda get, prefix: MemoryPlace(prefix),
     "sentinel": lambda get, prefix: SentinelPlace(get("watched"), prefix),
+    "redlock": lambda get, prefix: RedlockPlace(get("masters"), prefix),
     "cluster": lambda get, prefix: ClusterPlace(get("cluster"), prefix),
     "zookeeper": lambda get, prefix: ZooKeeperPlace(get("zookeeper_server"), prefix),
 }

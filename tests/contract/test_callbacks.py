@@ -50,16 +50,24 @@ def test_a_lease_that_is_released_is_not_reported(place: Place, people: People) 
 
 def makers(place: Place, options: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     """Every kind of lock, with these options."""
-    both = RWLock(place.engine, NAME, **options)
     return {
         "semaphore": lambda: Semaphore(place.engine, NAME, 2, **options),
-        "reader": both.read,
-        "writer": both.write,
+        "reader": lambda: RWLock(place.engine, NAME, **options).read(),
+        "writer": lambda: RWLock(place.engine, NAME, **options).write(),
         "multilock": lambda: MultiLock([place.lock(NAME, **options), place.lock("order:2")]),
     }
 
 
-@pytest.mark.parametrize("kind", ["semaphore", "reader", "writer", "multilock"])
+SHARING = pytest.mark.offers("sharing")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pytest.param(kind, marks=SHARING) for kind in ("semaphore", "reader", "writer")),
+        "multilock",
+    ],
+)
 def test_every_kind_of_lock_has_them(place: Place, people: People, kind: str) -> None:
     """Of several locks the one that was lost is named."""
     told: list[str] = []

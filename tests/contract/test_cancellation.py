@@ -212,6 +212,7 @@ def held_elsewhere(place: Place) -> Iterator[Callable[[], None]]:
     leases[0].release()
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # struck before its start
 def test_a_wait_interrupted_by_a_signal_leaves_nothing_queued(
     place: Place, held_elsewhere: Callable[[], None]
 ) -> None:

@@ -128,7 +128,7 @@ def refused(place: Place, take: Take) -> None:
     def ask() -> None:
         for wait in (0, 0.01):
             with pytest.raises(NotAcquired):
-                writer(place.engine, NAME, wait=wait).acquire()
+                Lock(place.engine, NAME, wait=wait).acquire()
 
     elsewhere(ask).join()
     lease.release()
@@ -138,7 +138,7 @@ def handed_over(place: Place, take: Take) -> None:
     lease = take()
 
     def wait() -> None:
-        writer(place.engine, NAME, wait=20).acquire().release()
+        Lock(place.engine, NAME, wait=20).acquire().release()
 
     waiting = elsewhere(wait)
     wait_until(lambda: (state := place.engine.show(NAME)) and state.waiter_count)
@@ -171,9 +171,15 @@ TRANSITIONS: dict[Callable[[Place, Take], None], list[str]] = {
     downgraded: ["acquired", "downgraded", "released"],
     reentered: ["acquired", "released"],
 }
+SHARING = (semaphore, reader, writer)
 ONLY = {downgraded: writer, reentered: Lock}
 CASES = [
-    pytest.param(transition, primitive, id=f"{transition.__name__}-{primitive.__name__}")
+    pytest.param(
+        transition,
+        primitive,
+        id=f"{transition.__name__}-{primitive.__name__}",
+        marks=pytest.mark.offers("sharing") if primitive in SHARING else (),
+    )
     for transition in TRANSITIONS
     for primitive in PRIMITIVES
     if ONLY.get(transition, primitive) is primitive

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from lockapp.core.values import ForceOutcome, HolderState
 from lockapp.primitives import Semaphore
 from tests.contract.fronts import People
@@ -95,6 +97,7 @@ def test_looking_at_a_lock_asks_its_script_and_nothing_else(
         assert set(proxy.commands) <= {"EVALSHA", "EVAL", "CLIENT", "SUBSCRIBE"}
 
 
+@pytest.mark.offers("sharing")
 def test_who_looks_at_a_lock_sees_what_its_holder_is_asked(place: Place, people: People) -> None:
     """Who, why and when by the server's clock; of several holders, which; until it lets go."""
     ann, bob = people("ann", "bob")

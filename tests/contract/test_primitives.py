@@ -29,6 +29,7 @@ def waiting(place: Place, name: str = NAME) -> int:
 # ------------------------------------------------------------------ semaphore
 
 
+@pytest.mark.offers("sharing")
 def test_a_semaphore_grants_its_limit_and_no_more(place: Place, people: People) -> None:
     """Each permit is a lease of its own, with its own fence; all are listed."""
     gpu = Semaphore(place.engine, NAME, 2)
@@ -49,6 +50,7 @@ def test_a_semaphore_grants_its_limit_and_no_more(place: Place, people: People) 
     cid.release(done(third))
 
 
+@pytest.mark.offers("sharing")
 def test_a_semaphore_is_never_overfull_under_contention(place: Place, people: People) -> None:
     """Many visitors, three permits: never a fourth inside, and everybody gets in."""
     gpu = Semaphore(place.engine, NAME, 3, wait=20)
@@ -78,6 +80,7 @@ def test_a_semaphore_is_never_overfull_under_contention(place: Place, people: Pe
     assert visits == dict.fromkeys(names, 8)
 
 
+@pytest.mark.offers("sharing")
 def test_one_owner_may_hold_several_permits(place: Place, people: People) -> None:
     """A semaphore has no notion of re-entry; each release gives one permit back."""
     gpu = Semaphore(place.engine, NAME, 2)
@@ -90,6 +93,7 @@ def test_one_owner_may_hold_several_permits(place: Place, people: People) -> Non
         ann.release(lease)
 
 
+@pytest.mark.offers("sharing")
 def test_those_who_know_a_smaller_limit_are_respected(place: Place, people: People) -> None:
     """A raised limit takes effect when the holders that know the old one have gone."""
     ann, bob, cid = people("ann", "bob", "cid")
@@ -114,6 +118,7 @@ def test_a_limit_that_makes_no_sense_is_refused(place: Place, limit: Any) -> Non
 # ------------------------------------------------------------------ read/write
 
 
+@pytest.mark.offers("sharing")
 def test_readers_share_and_a_writer_is_alone(place: Place, people: People) -> None:
     """No writer beside anybody, no reader beside a writer."""
     kb = RWLock(place.engine, NAME)
@@ -128,6 +133,7 @@ def test_readers_share_and_a_writer_is_alone(place: Place, people: People) -> No
     cid.release(three)
 
 
+@pytest.mark.offers("sharing")
 def test_neither_side_starves_the_other(place: Place, people: People) -> None:
     """In order of arrival: readers, a writer, and the readers that came after it."""
     kb = RWLock(place.engine, NAME, wait=20)
@@ -153,6 +159,7 @@ def test_neither_side_starves_the_other(place: Place, people: People) -> None:
     eve.release(done(last))
 
 
+@pytest.mark.offers("sharing")
 def test_a_writer_becomes_a_reader_without_letting_go(place: Place, people: People) -> None:
     """Readers that wait come in beside it; a writer does not come between."""
     kb = RWLock(place.engine, NAME, wait=20)
@@ -177,6 +184,7 @@ def test_a_writer_becomes_a_reader_without_letting_go(place: Place, people: Peop
     cid.release(done(writer))
 
 
+@pytest.mark.offers("sharing")
 def test_a_lost_lease_cannot_be_downgraded(place: Place, people: People) -> None:
     """It says so, and lets nobody in."""
     kb = RWLock(place.engine, NAME)
@@ -188,6 +196,7 @@ def test_a_lost_lease_cannot_be_downgraded(place: Place, people: People) -> None
     assert loss.value.reason == "forced"
 
 
+@pytest.mark.offers("sharing")
 def test_a_reader_that_asks_for_more_is_told_at_once(place: Place, people: People) -> None:
     """An upgrade would wait for itself."""
     kb = RWLock(place.engine, NAME)

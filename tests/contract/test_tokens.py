@@ -45,6 +45,7 @@ def test_asking_again_with_the_same_token_gives_the_same_grant(
     ann.step(place.engine, lambda port: port.release("order:1", TOKEN, tombstone=False, why=""))
 
 
+@pytest.mark.offers("queue")
 def test_asking_again_while_waiting_keeps_the_place_in_the_queue(
     place: Place, people: People
 ) -> None:

@@ -37,6 +37,7 @@ def queue_up(place: Place, contenders: list[Contender], **options: float) -> lis
     return waiting
 
 
+@pytest.mark.offers("queue")
 def test_waiters_get_the_lock_in_the_order_in_which_they_came(place: Place, people: People) -> None:
     """Five of them; each passes it on."""
     ann = people("ann")
@@ -57,6 +58,7 @@ def test_waiters_get_the_lock_in_the_order_in_which_they_came(place: Place, peop
     assert fences == sorted(fences)
 
 
+@pytest.mark.offers("queue")
 def test_release_hands_the_lock_over_in_the_same_step(place: Place, people: People) -> None:
     """When release returns, the next one holds it; in between there was no free moment."""
     ann, bob, cid = people("ann", "bob", "cid")
@@ -73,6 +75,7 @@ def test_release_hands_the_lock_over_in_the_same_step(place: Place, people: Peop
         bob.release(handed)
 
 
+@pytest.mark.offers("queue")
 def test_nobody_passes_a_live_waiter(place: Place, people: People) -> None:
     """Also somebody who comes at the moment when the lease runs out by itself."""
     ann, bob, cid = people("ann", "bob", "cid")
@@ -87,6 +90,7 @@ def test_nobody_passes_a_live_waiter(place: Place, people: People) -> None:
     cid.release(done(late))
 
 
+@pytest.mark.offers("queue")
 def test_a_waiter_is_woken_at_once(place: Place, people: People) -> None:
     """Long before its slice ends."""
     ann, bob = people("ann", "bob")

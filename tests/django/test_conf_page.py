@@ -16,7 +16,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_t
 ROW = re.compile(r"^\| `(\w+)` \| *(.*?) *\| ", re.MULTILINE)
 ENGINE_PART, OPTIONS_PART = PAGE.split("## `OPTIONS`")
 OPTIONS = dict(ROW.findall(OPTIONS_PART))
-OTHER = {"prefix": "other", "on_unavailable": "local", "single_process": True}
+OTHER = {
+    "prefix": "other",
+    "on_unavailable": "local",
+    "single_process": True,
+    "two_phase_fencing": True,
+}
 """Another value of each option that is no number."""
 
 

@@ -33,6 +33,7 @@ from lockapp.core.values import (
     RenewItem,
 )
 from lockapp.engines.redis import steps as redis_steps
+from lockapp.engines.redis.redlock.node import NodeSteps
 from lockapp.engines.redis.scripts import build_all, read
 from lockapp.exceptions import EngineError
 from tests.stepping import EPOCH_US, VIRTUAL_CLOCK, RedisWorldServer
@@ -98,6 +99,10 @@ class Stage:
 
     def downgrade(self, token: str, weight: int = 1, ttl_ms: int = TTL_MS) -> Any:
         return run_sync(self.server.steps.downgrade(NAME, token, weight, ttl_ms))
+
+    def accept(self, token: str, fence: int) -> Any:
+        steps: Any = self.server.steps
+        return run_sync(NodeSteps.accept(steps, NAME, token, fence))
 
     def force(self, fence: int) -> ForceOutcome:
         return run_sync(self.server.steps.force_release(NAME, fence, "alice", "stuck"))
@@ -908,6 +913,35 @@ def what_ran_out_is_not_shown(s: Stage) -> None:
 # ------------------------------------------------------------------ the table
 
 
+def a_fence_is_accepted_of_its_holder_only(s: Stage) -> None:
+    fence = s.acquire("a").fence
+    assert s.accept("b", fence + 5) == Gone(T0_MS, "gone", "")
+    assert s.accept("a", fence + 5).fence == fence + 5
+    assert s.show().holders[0].fence == fence + 5
+    s.at(TTL_MS / 1000)
+    assert s.accept("a", fence + 6).kind == "expired"
+
+
+def a_fence_is_accepted_only_by_an_older_grant(s: Stage) -> None:
+    fence = s.acquire("a").fence
+    assert s.accept("a", fence).kind == "overtaken"
+    assert s.accept("a", fence - 1).kind == "overtaken"
+    assert s.show().holders[0].fence == fence
+
+
+def after_an_accepted_fence_come_larger_ones(s: Stage) -> None:
+    fence = s.acquire("a").fence
+    far = fence + 10**12
+    s.accept("a", far)
+    s.release("a")
+    second = s.acquire("b").fence
+    assert second > far
+    s.client.set(s.key("fence"), far + 10)  # other names have gone on
+    assert s.accept("b", far + 5).fence == far + 5
+    s.release("b")
+    assert s.acquire("c").fence > far + 10
+
+
 class Guard(NamedTuple):
     """A text of a script, what stands there without it, and the check that notices."""
 
@@ -1092,6 +1126,12 @@ GUARDS = [
     Guard(EVENTS, "redis.pcall('XADD'", "redis.call('XADD'", a_broken_log_stops_no_lock),
     Guard(EVENTS, "if type(appended) == 'table' and appended.err then", "if false then", a_broken_log_stops_no_lock),
     Guard(EVENTS, "if number % 100 == 0 then", "if false then", the_log_is_capped),
+    Guard("accept.lua", "if not record then", "if false then", a_fence_is_accepted_of_its_holder_only),
+    Guard("accept.lua", "if tonumber(deadline) <= now_ms then", "if false then", a_fence_is_accepted_of_its_holder_only),
+    Guard("accept.lua", "if tonumber(fence) >= tonumber(ARGV[2]) then", "if false then", a_fence_is_accepted_only_by_an_older_grant),
+    Guard("accept.lua", "tonumber(fence) >= tonumber(ARGV[2])", "tonumber(fence) > tonumber(ARGV[2])", a_fence_is_accepted_only_by_an_older_grant),
+    Guard("accept.lua", "if not last or tonumber(last) < tonumber(ARGV[2]) then", "if false then", after_an_accepted_fence_come_larger_ones),
+    Guard("accept.lua", "if not last or tonumber(last) < tonumber(ARGV[2]) then", "if true then", after_an_accepted_fence_come_larger_ones),
     Guard("_shared/number.lua", "string.format('%.0f', number)", "tostring(number)", force_names_a_fence),
 ]
 # fmt: on

@@ -16,6 +16,7 @@ import pytest
 from lockapp.core.options import EngineOptions
 from lockapp.core.values import Degraded, LockSpec, RenewItem
 from lockapp.engines.redis.health import OLDEST
+from lockapp.engines.redis.redlock.node import NodeSteps
 from lockapp.engines.redis.request import NONE, Words
 from lockapp.engines.redis.scripts import STEPS, Script, build, build_all
 from lockapp.engines.redis.steps import RedisSteps
@@ -221,6 +222,7 @@ REPLIES: dict[str, Any] = {
     "acquire_all": [b"BUSY", 1, []],
     "downgrade": [b"GONE", 1, b"", b""],
     "acquire": HOLDERLESS,
+    "accept": [b"GONE", 1, b"", b""],
     "release": [b"RELEASED", 1],
     "cancel": [b"GONE", 1, b"", b""],
     "force_release": [b"NOT_HELD", 1],
@@ -272,6 +274,7 @@ async def _call_every_step(steps: RedisSteps) -> dict[str, list[int]]:
     spec = LockSpec("order:42", 30_000, 0)
     await steps.acquire(spec, "token", "{}", queue=True)
     await steps.acquire(spec, "token", "{}", queue=False)
+    await NodeSteps.accept(steps, "order:42", "token", 1)  # type: ignore[arg-type]
     await steps.release("order:42", "token", tombstone=True, why="")
     await steps.cancel("order:42", "token", tombstone=False)
     await steps.force_release("order:42", 1, "alice", "stuck")

@@ -1,5 +1,6 @@
-"""The Redis engine: Lua steps on one server (Redis 7.0 and later, Valkey 8 and later)."""
+"""The Redis engines: Lua steps on one server, or on several that share nothing."""
 
 from lockapp.engines.redis.engine import RedisEngine
+from lockapp.engines.redis.redlock.engine import RedlockEngine
 
-__all__ = ["RedisEngine"]
+__all__ = ["RedisEngine", "RedlockEngine"]

@@ -15,7 +15,7 @@ from lockapp.engines.redis.request import Words
 
 INCLUDE = re.compile(r"^-- include: (\S+)$")
 STEPS = (
-    "acquire", "acquire_all", "release", "cancel", "renew", "downgrade", "revoke",
+    "acquire", "acquire_all", "accept", "release", "cancel", "renew", "downgrade", "revoke",
     "force_release", "abandon", "sweep", "inspect", "land", "report",
 )  # fmt: skip
 

@@ -14,8 +14,8 @@ from lockapp.core.ports import EnginePort
 from lockapp.core.values import LockSpec
 from lockapp.engines.base import Engine
 from lockapp.engines.health import USELESS, Examination, Problem
+from lockapp.engines.process_log import log_of
 from lockapp.engines.zookeeper.address import Address
-from lockapp.engines.zookeeper.events import log_of
 from lockapp.engines.zookeeper.examination import examine
 from lockapp.engines.zookeeper.ports import AsyncZooKeeperPort, SyncZooKeeperPort
 from lockapp.engines.zookeeper.session import Session

@@ -10,8 +10,8 @@ from typing import Any
 from lockapp.core.options import EngineOptions
 from lockapp.core.values import LockSpec
 from lockapp.engines.clock import boot_clock, steady_clock_us
+from lockapp.engines.process_log import SharedLog
 from lockapp.engines.zookeeper.errands import Errands
-from lockapp.engines.zookeeper.events import SharedLog
 from lockapp.engines.zookeeper.names import Paths, to_data
 from lockapp.engines.zookeeper.requests import Batch, Request
 from lockapp.engines.zookeeper.tokens import Node, Tokens

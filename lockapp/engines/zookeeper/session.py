@@ -38,10 +38,10 @@ from kazoo.protocol.states import KazooState
 
 from lockapp.core.options import EngineOptions
 from lockapp.engines.clock import boot_clock
+from lockapp.engines.process_log import SharedLog
 from lockapp.engines.zookeeper.address import Address
 from lockapp.engines.zookeeper.client import make_client
 from lockapp.engines.zookeeper.errors import translated, unavailable
-from lockapp.engines.zookeeper.events import SharedLog
 from lockapp.engines.zookeeper.requests import Batch, Request
 from lockapp.engines.zookeeper.tokens import Node
 from lockapp.engines.zookeeper.watching import Watching

@@ -1,4 +1,7 @@
-"""The events of this process: ZooKeeper keeps none with a step, so they are kept here."""
+"""The events of this process, for engines whose servers keep none that could be told in order.
+
+On ZooKeeper none is written with a step; of Redlock each node knows its own part only.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +47,13 @@ class SharedLog:
             return self._log.identity()
 
 
-_LOGS: dict[tuple[str, str, str], SharedLog] = {}
+_LOGS: dict[tuple[str, ...], SharedLog] = {}
 
 
-def log_of(hosts: str, chroot: str, prefix: str) -> SharedLog:
+def log_of(*place: str) -> SharedLog:
     """Return this process's log for a place: the same for every engine that names it."""
     # setdefault is atomic: two threads that come first get the same one.
-    return _LOGS.setdefault((hosts, chroot, prefix), SharedLog())
+    return _LOGS.setdefault(place, SharedLog())
 
 
 def _after_fork() -> None:

@@ -1,0 +1,1 @@
+"""Redlock: a lock on the majority of several independent Redis or Valkey masters."""

@@ -1,0 +1,457 @@
+"""What a majority of independent nodes says, made one answer. No client, no clock of its own.
+
+Theory of operation
+-------------------
+Every step goes to all nodes at once, and its answer is decided by counting. The majority is of the
+nodes that are *configured*: one that can't be reached counts as one that has not said yes.
+
+================  ==================================================  ==========================
+step              decided when                                        otherwise
+================  ==================================================  ==========================
+acquire           a majority granted                                  contended, if a majority
+                                                                      answered
+release           a majority released it, or has no such lease        released, as above
+renew             a majority has it (missing nodes are refilled)      lost, as above
+accept (fenced)   a majority of those that granted accepts the fence  contended, as above
+any               fewer than a majority answered                      ``QuorumNotReached``
+================  ==================================================  ==========================
+
+A lease is worth what the least of its best majority of nodes is worth, from before the first
+request was sent. Two leases of one name at one time would need two majorities, and those share a
+node, which grants a mutex once. So a mutex is all that this can promise: shares of a limit can't be
+counted that way.
+
+Fencing takes two phases. (1) All nodes grant; each says the fence of its grant, larger than all
+that it knows; T is one more than the largest. (2) The nodes that were counted in T are asked to
+accept it: one does if the token still holds there, by a grant with a smaller fence than T, and
+gives out larger ones from then on. When a majority has, (lease, T) is handed out. Any later lease
+was granted, with a fence larger than T, by a node that has accepted T. What goes wrong without any
+one of these conditions is shown by a model (tests/unit/test_redlock_model.py).
+
+Source: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/ (one phase), and
+https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html for why it is not enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, Protocol
+
+from lockapp.core.values import (
+    Busy,
+    Gone,
+    Granted,
+    LockSpec,
+    Refused,
+    Released,
+    Renewal,
+    RenewItem,
+    RenewReply,
+)
+from lockapp.exceptions import EngineError, EngineUnavailable, QuorumNotReached
+
+
+class Unanswered:
+    """The type of "no answer yet"."""
+
+    def __repr__(self) -> str:
+        return "UNANSWERED"
+
+
+UNANSWERED = Unanswered()
+MISSING = ("gone", "expired")
+"""How a node says that it does not know a token (any more). Of one that was ended there on purpose
+it says otherwise, and that must not come back."""
+RENEWAL_GRACE_S = 0.02
+"""So long a renewal that a majority has answered waits for the others, to see who has to be
+refilled."""
+
+Outcomes = Sequence[Any]
+"""Per node: what it answered, an EngineError, or UNANSWERED."""
+
+
+class Attempt:
+    """One token: who asks for what, and which nodes may still be sent a request of it.
+
+    ``pending`` and ``lost`` belong to who asks the nodes: through what a request that may take the
+    lock is under way to a node; and the nodes to which one got lost, so that it may arrive late.
+    """
+
+    __slots__ = (
+        "asked_at", "description", "fence", "granted_at", "granted_ms", "lost", "over", "pending",
+        "spec", "token", "until", "waits",
+    )  # fmt: skip
+
+    def __init__(self, token: str, spec: LockSpec, asked_at: float) -> None:
+        self.token = token
+        self.spec = spec
+        self.description = ""
+        self.asked_at = asked_at
+        self.granted_at = 0.0
+        self.granted_ms = 0  # 0: not granted
+        self.until = float("inf")  # own clock: when no node holds it any more
+        self.fence = 0
+        self.waits = False  # and will ask again
+        self.over = False  # and nothing more may be taken for it
+        self.pending: dict[int, Any] = {}
+        self.lost: set[int] = set()
+
+
+class Node(Protocol):
+    """The steps of one node; see :class:`~lockapp.core.ports.StepPort`."""
+
+    async def acquire(self, spec: LockSpec, token: str, description: str, *, queue: bool) -> Any:
+        """See StepPort."""
+        ...
+
+    async def release(self, name: str, token: str, *, tombstone: bool, why: str) -> Any:
+        """See StepPort."""
+        ...
+
+    async def renew(self, leases: Sequence[RenewItem]) -> RenewReply:
+        """See StepPort."""
+        ...
+
+    async def accept(self, name: str, token: str, fence: int) -> Granted | Gone:
+        """Take ``fence`` for that of the token's grant, if that is what it holds by (phase 2)."""
+        ...
+
+
+Step = Callable[[Any, bool], Awaitable[Any]]
+"""(node, in order) → its part. *In order*: no earlier request of the token can arrive after it."""
+Enough = Callable[[Outcomes], bool]
+
+
+class Nodes(Protocol):
+    """All nodes, asked together."""
+
+    count: int
+    alias: str
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Their addresses, without secrets."""
+        ...
+
+    def now(self) -> float:
+        """Return this process's boot clock in seconds."""
+        ...
+
+    def of(self, steps: Sequence[Any]) -> Nodes:
+        """Return the same nodes, asked by other steps (of a watchdog)."""
+        ...
+
+    async def ask(
+        self,
+        step: Step,
+        enough: Enough,
+        *,
+        among: Collection[int] | None = None,
+        attempt: Attempt | None = None,
+        begins: bool = False,
+        lasting: bool = False,
+        grace_s: float = 0.0,
+    ) -> Outcomes:
+        """Send a step to all nodes, or those ``among`` them; return when ``enough`` has come.
+
+        Args:
+            step: what a node is asked.
+            enough: says of the outcomes so far whether to go on waiting.
+            among: indices; the outcomes of the others stay UNANSWERED.
+            attempt: whose requests are to be kept in order.
+            begins: whether the step may take the lock for ``attempt``.
+            lasting: whether to send it even when it is enough already, where that takes a while.
+            grace_s: how long to wait on when it is enough already.
+
+        What is still under way then goes on by itself. A node that says nothing within the command
+        timeout has failed.
+        """
+        ...
+
+
+def majority(count: int) -> int:
+    """Return how many of so many nodes are more than half."""
+    return count // 2 + 1
+
+
+def at_once(outcomes: Outcomes) -> bool:
+    """Wait for nobody."""
+    return True
+
+
+def all_in(outcomes: Outcomes) -> bool:
+    """Wait for every node."""
+    return False
+
+
+def answers(outcomes: Outcomes) -> list[int]:
+    """Return the nodes that have answered."""
+    return [
+        at
+        for at, it in enumerate(outcomes)
+        if it is not UNANSWERED and not isinstance(it, EngineError)
+    ]
+
+
+def of_kind(outcomes: Outcomes, kind: type) -> list[int]:
+    """Return the nodes whose answer is of one kind."""
+    return [at for at, it in enumerate(outcomes) if type(it) is kind]
+
+
+def raise_misfit(outcomes: Outcomes) -> None:
+    """Raise what is no outage: a bug, or servers that contradict the settings."""
+    for it in outcomes:
+        if isinstance(it, EngineError) and not isinstance(it, EngineUnavailable):
+            raise it
+
+
+def quorum_lost(nodes: Nodes, outcomes: Outcomes, *, taken: bool = False) -> NoReturn:
+    """Raise what to say when fewer than a majority answered.
+
+    Its reason is the worst of the nodes': one that leaves open whether something was ``taken``,
+    before one that says no.
+    """
+    raise_misfit(outcomes)
+    said = {
+        name: "no answer" if it is UNANSWERED else it.reason if _failed(it) else "answered"
+        for name, it in zip(nodes.names, outcomes, strict=True)
+    }
+    reasons = [it.reason for it in outcomes if _failed(it)]
+    taken = taken or bool(of_kind(outcomes, Granted))
+    order = ("timeout", "reset", "transient", "connect", "open", "refused")
+    reason = next((one for one in order if one in reasons), "timeout")
+    if taken and reason not in ("timeout", "reset"):
+        reason = "timeout"  # one node has it: it must be undone
+    least = majority(nodes.count)
+    raise QuorumNotReached(
+        f"lock engine {nodes.alias!r}: {len(answers(outcomes))} of {nodes.count} nodes answered, "
+        f"and {least} must: " + ", ".join(f"{name} {what}" for name, what in said.items()),
+        alias=nodes.alias,
+        reason=reason,
+        nodes=said,
+    )
+
+
+def _failed(outcome: Any) -> bool:
+    return isinstance(outcome, EngineUnavailable)
+
+
+def ask_until_majority(nodes: Nodes) -> Enough:
+    """Wait for answers of a majority."""
+    least = majority(nodes.count)
+    return lambda outcomes: len(answers(outcomes)) >= least
+
+
+async def acquire(
+    nodes: Nodes, attempt: Attempt, *, fence: int, last: bool
+) -> Granted | Busy | Refused:
+    """Ask all nodes for a lock. Whatever it got is given back unless it is a majority.
+
+    Args:
+        nodes: all of them.
+        attempt: who asks for what.
+        fence: what to call it by; 0: by a fence that grows with each grant (a second round trip).
+        last: whether this token will not ask again, if it gets nothing.
+
+    Raises:
+        QuorumNotReached: fewer than a majority answered; some may have granted.
+    """
+    least, token, spec = majority(nodes.count), attempt.token, attempt.spec
+
+    def decided(outcomes: Outcomes) -> bool:
+        granted = failed = 0
+        for it in outcomes:
+            if type(it) is Granted:
+                granted += 1
+            elif isinstance(it, EngineError) or it is not UNANSWERED:
+                failed += 1
+        if granted >= least:
+            return True
+        hopeless = nodes.count - failed < least
+        return hopeless and len(answers(outcomes)) >= least
+
+    outcomes = await nodes.ask(
+        lambda node, _: node.acquire(spec, token, attempt.description, queue=False),
+        decided, attempt=attempt, begins=True,
+    )  # fmt: skip
+    granted = of_kind(outcomes, Granted)
+    if len(granted) < least:
+        raise_misfit(outcomes)
+        if len(answers(outcomes)) < least:
+            quorum_lost(nodes, outcomes)
+        await give_back(nodes, attempt, outcomes, last=last)
+        return _refusal(outcomes, least)
+    if not fence:
+        fence = max(outcomes[at].fence for at in granted) + 1
+        accepted = await _accept(nodes, attempt, granted, fence)
+        if len(of_kind(accepted, Granted)) < least:
+            if not of_kind(accepted, Gone):
+                quorum_lost(nodes, accepted, taken=True)
+            await give_back(nodes, attempt, outcomes, last=last)
+            return Busy(outcomes[granted[0]].now_ms, None)
+        counted = of_kind(accepted, Granted)  # each by what it said first: that is how old it is
+        outcomes = [it if at in counted else UNANSWERED for at, it in enumerate(outcomes)]
+    now_ms, life_ms = worth(outcomes, least)
+    return Granted(now_ms, now_ms + life_ms, fence)
+
+
+async def _accept(nodes: Nodes, attempt: Attempt, granted: list[int], fence: int) -> Outcomes:
+    """Phase 2. Only of nodes whose grant was counted in the fence."""
+    least, name, token = majority(nodes.count), attempt.spec.name, attempt.token
+
+    def decided(outcomes: Outcomes) -> bool:
+        refused = len(of_kind(outcomes, Gone))
+        return len(of_kind(outcomes, Granted)) >= least or refused > len(granted) - least
+
+    return await nodes.ask(lambda node, _: node.accept(name, token, fence), decided, among=granted)
+
+
+def worth(outcomes: Outcomes, least: int) -> tuple[int, int]:
+    """Return a node's time and how long the lease lives on ``least`` nodes from then (ms)."""
+    grants = [outcomes[at] for at in of_kind(outcomes, Granted)]
+    lives = sorted((it.deadline_ms - it.now_ms for it in grants), reverse=True)
+    return grants[0].now_ms, lives[least - 1]
+
+
+def _refusal(outcomes: Outcomes, least: int) -> Busy | Refused:
+    refused = [outcomes[at] for at in of_kind(outcomes, Refused)]
+    if len(refused) >= least:
+        return refused[0]  # type: ignore[no-any-return]
+    busy = [outcomes[at] for at in of_kind(outcomes, Busy)]
+    known = [it for it in busy if it.holder is not None]
+    for it in known or busy:
+        return it  # type: ignore[no-any-return]
+    return Busy(outcomes[answers(outcomes)[0]].now_ms, None)
+
+
+async def give_back(nodes: Nodes, attempt: Attempt, outcomes: Outcomes, *, last: bool) -> None:
+    """Release what a failed attempt may have taken. Nobody's answer is waited for.
+
+    Not where a node has said that it gave nothing. A token that asks again must not be buried.
+    """
+    name, token = attempt.spec.name, attempt.token
+    attempt.over = last
+    among = [at for at, it in enumerate(outcomes) if type(it) not in (Busy, Refused)]
+    if among:
+        await nodes.ask(
+            lambda node, ordered: node.release(
+                name, token, tombstone=last and not ordered, why="undone"
+            ),
+            at_once, among=among, attempt=attempt, lasting=True,
+        )  # fmt: skip
+
+
+async def release(
+    nodes: Nodes, name: str, token: str, attempt: Attempt | None, *, tombstone: bool, why: str
+) -> Released | Gone:
+    """Release a lease on every node, also where it is not known to be.
+
+    Args:
+        nodes: all of them.
+        name: the lock's.
+        token: the lease's.
+        attempt: what this process knows of the token.
+        tombstone: whether a request of the token may arrive late, if nothing is known of it.
+        why: what the event says.
+
+    Raises:
+        QuorumNotReached: fewer than a majority answered; it may be repeated.
+    """
+    least = majority(nodes.count)
+
+    def decided(outcomes: Outcomes) -> bool:
+        return max(len(of_kind(outcomes, Released)), len(of_kind(outcomes, Gone))) >= least
+
+    outcomes = await nodes.ask(
+        lambda node, ordered: node.release(
+            name, token, tombstone=tombstone if attempt is None else not ordered, why=why
+        ),
+        decided, attempt=attempt, lasting=True,
+    )  # fmt: skip
+    raise_misfit(outcomes)
+    if len(answers(outcomes)) < least:
+        quorum_lost(nodes, outcomes)
+    gone = [outcomes[at] for at in of_kind(outcomes, Gone)]
+    if len(gone) < least:
+        return Released(next(it.now_ms for it in outcomes if type(it) in (Released, Gone)))
+    return max(gone, key=lambda it: _weight(it.kind))  # type: ignore[no-any-return]
+
+
+def _weight(kind: str) -> int:
+    """How much the word of a node says about the end of a lease."""
+    order = ("", "gone", "undone", "expired", "abandoned", "forced")
+    return order.index(kind) if kind in order else 0
+
+
+async def renew(
+    nodes: Nodes, leases: Sequence[RenewItem], attempts: Callable[[str], Attempt | None]
+) -> RenewReply:
+    """Prolong leases; put those that nodes have forgotten there again.
+
+    A lease is kept if a majority has it. If a majority answers and it is not there on so many
+    nodes, it is lost.
+
+    Raises:
+        QuorumNotReached: fewer than a majority answered. Nothing counts as prolonged, or lost.
+    """
+    least = majority(nodes.count)
+
+    def decided(outcomes: Outcomes) -> bool:
+        replies = [outcomes[at] for at in answers(outcomes)]
+        return len(replies) >= least and all(
+            sum(bool(reply.renewals[at].deadline_ms) for reply in replies) >= least
+            for at in range(len(leases))
+        )
+
+    sent_at = nodes.now()
+    outcomes = await nodes.ask(lambda node, _: node.renew(leases), decided, grace_s=RENEWAL_GRACE_S)
+    raise_misfit(outcomes)
+    answered = answers(outcomes)
+    if len(answered) < least:
+        quorum_lost(nodes, outcomes)
+    now_ms = outcomes[answered[0]].now_ms
+    renewals = []
+    for at, item in enumerate(leases):
+        said = {node: (outcomes[node].now_ms, outcomes[node].renewals[at]) for node in answered}
+        renewals.append(_renewed(said, now_ms, least))
+        attempt = attempts(item.token)
+        if renewals[-1].deadline_ms and attempt is not None:
+            await refill(nodes, attempt, item, said, sent_at)
+    expired = {name for node in answered for name in outcomes[node].expired}
+    return RenewReply(now_ms, renewals, sorted(expired))
+
+
+def _renewed(said: dict[int, tuple[int, Renewal]], now_ms: int, least: int) -> Renewal:
+    lives = sorted(
+        (it.deadline_ms - then for then, it in said.values() if it.deadline_ms), reverse=True
+    )
+    if len(lives) < least:
+        ends = [it for _, it in said.values() if not it.deadline_ms]
+        return max(ends, key=lambda it: _weight(it.kind))
+    asked = [it for _, it in said.values() if it.deadline_ms and it.kind]
+    kind, note = (asked[0].kind, asked[0].note) if asked else ("", "")
+    return Renewal(now_ms + lives[least - 1], kind, note)
+
+
+async def refill(
+    nodes: Nodes,
+    attempt: Attempt,
+    item: RenewItem,
+    said: dict[int, tuple[int, Renewal]],
+    now: float,
+) -> None:
+    """Ask the nodes that have forgotten a lease for it again. Nobody's answer is waited for."""
+    among = [node for node, (_, it) in said.items() if not it.deadline_ms and it.kind in MISSING]
+    if not among or not item.ttl_ms:
+        return
+    spec = attempt.spec
+    if spec.max_hold_ms:
+        left_ms = spec.max_hold_ms - round((now - attempt.granted_at) * 1000)
+        if left_ms <= 0:
+            return
+        spec = replace(spec, max_hold_ms=left_ms)
+    await nodes.ask(
+        lambda node, _: node.acquire(spec, attempt.token, attempt.description, queue=False),
+        at_once, among=among, attempt=attempt, begins=True,
+    )  # fmt: skip
