@@ -19,6 +19,7 @@ from tests.bench import (
     growth,
     handover,
     holding,
+    majority,
     page,
     pair,
     takeover,
@@ -42,6 +43,7 @@ MEASUREMENTS: dict[str, Callable[[Surroundings, str], list[Section]]] = {
     "takeover": takeover.run,
     "task": task.run,
     "collecting": collecting.run,
+    "majority": majority.run,
     "zookeeper": zookeeper.run,
 }
 FORMS = {

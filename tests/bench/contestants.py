@@ -149,8 +149,8 @@ def put_token(place: Place, name: str) -> None:
         client.lpush(name, "token")
 
 
-def dial(url: str) -> Callable[..., Any]:
-    """Return a function that sends one command on a bare socket and returns the reply."""
+def open_link(url: str) -> tuple[Callable[..., None], Callable[[], Any]]:
+    """Return two functions on one bare socket: send a command, and read the next reply."""
     import socket
     from urllib.parse import urlsplit
 
@@ -161,13 +161,29 @@ def dial(url: str) -> Callable[..., Any]:
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     reader = Reader()
 
-    def ask(*words: str) -> Any:
+    def send(*words: str) -> None:
         link.sendall(pack_command(words))
+
+    def read() -> Any:
         while (reply := reader.gets()) is False:
             if not (chunk := link.recv(65536)):
                 raise ConnectionError("the server closed the connection")
             reader.feed(chunk)
         return reply
+
+    if (database := where.path.strip("/")) not in ("", "0"):
+        send("SELECT", database)
+        read()
+    return send, read
+
+
+def dial(url: str) -> Callable[..., Any]:
+    """Return a function that sends one command on a bare socket and returns the reply."""
+    send, read = open_link(url)
+
+    def ask(*words: str) -> Any:
+        send(*words)
+        return read()
 
     return ask
 
