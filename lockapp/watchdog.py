@@ -37,9 +37,10 @@ from collections import deque
 from itertools import count
 from typing import Generic, TypeVar
 
-from lockapp.core import renewal
+from lockapp.core import renewal, sweeping
 from lockapp.core.chance import chance
 from lockapp.core.ports import EVERY_LOCK, Notices, WatchPort
+from lockapp.core.sweeping import Sweeps
 from lockapp.core.values import Undo
 from lockapp.engines import procedures
 from lockapp.exceptions import EngineError, EngineUnavailable
@@ -53,12 +54,6 @@ NAP = 0.00029
 """Times claim_ms: seconds, less than after which a handed-off lease is due at the earliest."""
 CROWD = 10_000
 """Leases handed in and not looked at yet that make it worth waking: most are over by then."""
-SWEEP_AFTER_S = 0.1
-"""After a lease of ours ran out, the server is asked to reclaim it."""
-LOOK_EVERY_S = 5.0
-"""So often, at most, the server is asked for leases of dead processes; renewals ask as well."""
-LOOK_PARTS = 16
-"""Of an engine of many parts, so many are asked at a time: a request each."""
 GIVE_UP_UNDO_S = 3600.0
 """An undo that got no answer for so long is dropped."""
 LISTEN_AGAIN_S = 1.0
@@ -87,11 +82,7 @@ class Watchdog(ABC, Generic[N]):
         self._order = count()
         self._wake_at = float("inf")
         self._undo_at = 0.0
-        self._sweep_at = float("inf")
-        self._look_at = 0.0
-        self._suspects: set[int] = set()  # parts in which leases have run out
-        self._look_from = chance.randrange(port.parts)
-        self._to_sweep: list[int] = []
+        self._sweeps = Sweeps(port.parts, chance.randrange(port.parts))
         self._noticed: deque[str] = deque()
         self.notices: N | None = None
         self._deaf = False  # the channel broke or could not be opened: something may be missed
@@ -227,16 +218,14 @@ class Watchdog(ABC, Generic[N]):
             now = self.port.now()
             self._take_in(now)
             batch = self._take_due(now)
-        self._plan_sweeping(now)
-        if self._to_sweep:  # one part a round: what is due must not wait for a tour of all
-            await self._sweep(self._to_sweep.pop())
+        part = self._sweeps.next(now)
+        if part is not None:  # one a round: what is due must not wait for a tour of all
+            await self._sweep(part)
         times = [self._heap[0][0]] if self._heap else []
         if self._undo:
             times.append(self._undo_at)
-        if self._sweep_at != float("inf"):
-            times.append(self._sweep_at)
-        if self._to_sweep:
-            times.append(now)
+        if (sweep_at := self._sweeps.due(now)) != float("inf"):
+            times.append(sweep_at)
         self._wake_at = min(times, default=float("inf"))
         # Looked at last: what is handed in from now on compares itself with the time just set.
         return now if self._handed_in else min(times, default=None)
@@ -281,8 +270,7 @@ class Watchdog(ABC, Generic[N]):
                 break
             heapq.heappop(self._heap)
             if now >= lease.valid_until:
-                self._sweep_at = min(self._sweep_at, now + SWEEP_AFTER_S)
-                self._suspects.add(self.port.part_of(lease.name))
+                self._sweeps.suspect(self.port.part_of(lease.name), now + sweeping.AFTER_S)
                 try:
                     lease.lose(lease.lost_reason or "expired")
                 except BaseException:  # of who was told: the others stay looked after
@@ -317,11 +305,9 @@ class Watchdog(ABC, Generic[N]):
         done = 0
         try:
             reply = await self.port.renew([lease.renew_item for lease in batch])
-            if self.port.parts == 1:  # else it has told of one of many
-                self._look_at = now + LOOK_EVERY_S
+            self._sweeps.asked(now)
             if reply.expired:
-                self._sweep_at = now
-                self._suspects.add(self.port.part_of(batch[0].name))
+                self._sweeps.suspect(self.port.part_of(batch[0].name), now)
             for lease, answer in zip(batch, reply.renewals, strict=True):
                 lease.noticed = False
                 lease.renewed(now, reply.now_ms, answer, self.defer)
@@ -343,20 +329,7 @@ class Watchdog(ABC, Generic[N]):
     def _push(self, due: float, ref: weakref.ref[Lease]) -> None:
         heapq.heappush(self._heap, (due, next(self._order), ref))
 
-    def _plan_sweeping(self, now: float) -> None:
-        if now >= self._sweep_at:
-            self._to_sweep += self._suspects
-            self._suspects.clear()
-            self._sweep_at = float("inf")
-        if now >= self._look_at and not self._to_sweep:
-            of = self.port.parts
-            self._to_sweep += [(self._look_from + n) % of for n in range(min(LOOK_PARTS, of))]
-            self._look_from = (self._look_from + LOOK_PARTS) % of
-            self._look_at = now + LOOK_EVERY_S
-
     async def _sweep(self, part: int) -> None:
-        if self.port.parts == 1:
-            self._look_at = self.port.now() + LOOK_EVERY_S
         try:
             await procedures.sweep(self.port, (part,))
         except EngineError as error:

@@ -1,8 +1,9 @@
 """Locks on ZooKeeper beside kazoo's own Lock: what a release and the next grant take.
 
-By one process, whose lock is free each time, and by several that hand it over. One server, which
-keeps nothing on disk before it answers, so that the clients are measured and not the disk. The two
-take turns, and what counts is the ratio of neighbouring rounds.
+By one process, whose lock is free each time, and by several that hand it over: each holds it for
+long enough that the next one has been waiting. One server, which keeps nothing on disk before it
+answers, so that the clients are measured and not the disk. The two take turns, and what counts is
+the ratio of neighbouring rounds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from tests.bench.contend import Round, median_of, median_quotient
 from tests.bench.contestants import CONTESTANTS, ON_ZOOKEEPER, Place
 from tests.bench.crew import Crew
-from tests.bench.handover import Rounds, alternate
+from tests.bench.handover import HOLD_S, Rounds, alternate
 from tests.bench.report import Section, Target, rounded
 from tests.bench.surroundings import Surroundings
 from tests.services import why_absent
@@ -36,7 +37,7 @@ def run(around: Surroundings, size: str) -> list[Section]:
 
             def one(key: str, processes: int = processes) -> Round:
                 around.say(f"{processes} processes on ZooKeeper: {CONTESTANTS[key].title}")
-                return crew.contend(key, processes, seconds)
+                return crew.contend(key, processes, seconds, HOLD_S if processes > 1 else 0.0)
 
             sections.append(_section(processes, alternate(ON_ZOOKEEPER, rounds, one)))
     return sections

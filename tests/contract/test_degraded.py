@@ -297,7 +297,7 @@ def test_what_the_request_did_all_the_same_is_undone(
 
 def _calm(port: Any) -> bool:
     idle, used = port.transport._idle, port.transport._open
-    return bool(port.watchdog._look_at and idle and len(idle) == len(used))
+    return bool(port.watchdog._sweeps.look_at and idle and len(idle) == len(used))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lockapp import watchdog
+from lockapp.core import sweeping
 from lockapp.exceptions import WaitTimeout
 from lockapp.holding import RELEASING
 from lockapp.lock import Lock
@@ -223,7 +223,7 @@ def test_an_expired_holder_is_reclaimed_while_anyone_uses_the_engine(
     redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process was killed; others only come and go under other names. The event is written."""
-    monkeypatch.setattr(watchdog, "LOOK_EVERY_S", 0.5)
+    monkeypatch.setattr(sweeping, "LOOK_EVERY_S", 0.5)
     place = redis_place
     with actor(place, "hold", "0.4") as holder:
         assert line(holder).startswith("held")

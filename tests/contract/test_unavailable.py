@@ -297,7 +297,7 @@ def test_what_was_left_half_done_is_undone_through_an_open_breaker(
     engine, ann = far(), people("ann")
     held = ann.acquire(Lock(engine, "order:held", ttl=60))
     port = engine._sync or next(iter(engine._loops.values()))
-    wait_until(lambda: port.watchdog._look_at, what="the watchdog's first look")
+    wait_until(lambda: port.watchdog._sweeps.look_at, what="the watchdog's first look")
     idle, used = port.transport._idle, port.transport._open  # type: ignore[attr-defined]
     wait_until(lambda: idle and len(idle) == len(used), what="an open connection to ask on")
     proxy.inject(Fault.DROP_REPLIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -300,3 +301,30 @@ def test_who_has_which_slot_is_asked_seldom(
         for name in names:
             Lock(engine, name).acquire().release()
     assert len(asked) <= 2
+
+
+def test_a_crowd_asks_once_who_has_which_slot(
+    cluster: Cluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that come when a process starts wait for the first answer."""
+    asked: list[int] = []
+    learn = cluster_module.ClusterAddress.learn
+
+    async def slowly(*given: Any) -> None:
+        asked.append(1)
+        await asyncio.sleep(0.1)
+        await learn(*given)
+
+    monkeypatch.setattr(cluster_module.ClusterAddress, "learn", slowly)
+    engine = make()
+
+    async def one(number: int) -> None:
+        async with Lock(engine, f"order:{number}"):
+            pass
+
+    async def crowd() -> None:
+        await asyncio.gather(*(one(number) for number in range(50)))
+        await engine.aclose()
+
+    asyncio.run(crowd())
+    assert len(asked) == 1

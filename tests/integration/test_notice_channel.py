@@ -74,7 +74,8 @@ def operator(fresh_redis: RedisServer, prefix: str) -> Iterator[RedisEngine]:
     engine.ping()
     # So that its channel, which it has for a moment, is not taken for the holder's.
     watchdog = engine.sync.watchdog
-    wait_until(lambda: watchdog._look_at and not watchdog._thread, what="its watchdog to end")
+    looked = watchdog._sweeps
+    wait_until(lambda: looked.look_at and not watchdog._thread, what="its watchdog to end")
     yield engine
     engine.close()
 

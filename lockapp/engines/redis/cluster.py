@@ -147,10 +147,11 @@ class ClusterAddress(Address):
             redis.exceptions.RedisError, OSError: nobody answers, and nothing is known.
         """
         known, now = self.known, boot_clock()
-        if known.topology.ranges:
-            if now < known.not_before or not (known.stale or now - known.learnt_at > OLD_S):
-                return False
-            known.not_before = now + 2 * limit_s
+        if known.topology.ranges and (
+            now < known.not_before or not (known.stale or now - known.learnt_at > OLD_S)
+        ):
+            return False
+        known.not_before = now + 2 * limit_s
         pause_s = RELEARN_S
         try:
             await self.learn(dial, limit_s)
@@ -159,8 +160,13 @@ class ClusterAddress(Address):
                 raise
             pause_s += boot_clock() - now  # nobody answers: callers pay for it half of the time
         finally:
-            known.not_before = boot_clock() + pause_s
+            known.not_before = boot_clock() + (pause_s if known.topology.ranges else 0)
         return True
+
+    @property
+    def is_first_asked(self) -> bool:
+        """Whether nothing is known yet, and somebody is finding out."""
+        return not self.known.topology.ranges and boot_clock() < self.known.not_before
 
     async def learn(self, dial: Dial, limit_s: float) -> None:
         """Ask one node after the other who has which slot, until one answers.

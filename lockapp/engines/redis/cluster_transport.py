@@ -39,6 +39,8 @@ REDIRECTIONS = 5
 """Followed for one request; more are a Cluster whose nodes do not agree yet."""
 HALF_WAY_S = 0.02
 """How soon a slot that is being moved key by key is asked for again."""
+FIRST_S = 0.005
+"""How often who comes while somebody asks for the first time looks whether the answer is in."""
 SHUNNED_S = (0.05, 0.25)
 """After a failure the watchdog leaves a node alone for as long as that took, within these bounds:
 it has others to ask, and its next dozen questions would be the same failure again."""
@@ -231,6 +233,8 @@ class ClusterTransport:
 
     async def _refresh(self) -> None:
         known = self.address.known
+        while self.address.is_first_asked:  # not all at once that come when a process starts
+            await self.sleep(FIRST_S)
         if not known.topology.ranges and self._refusable:
             self.circuits.search.admit()
         try:
