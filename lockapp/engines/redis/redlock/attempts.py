@@ -72,12 +72,14 @@ class Attempts:
         attempt.until = until
         self._earliest = min(self._earliest, until)
 
-    def granted(self, attempt: Attempt, sent_at: float, life_ms: int, fence: int) -> None:
-        """Take note that it holds."""
-        self.flush(sent_at)
+    def granted(
+        self, attempt: Attempt, sent_at: float, now: float, life_ms: int, fence: int
+    ) -> None:
+        """Take note that it holds; first of what must have ended before, or it would not."""
+        self.flush(now)
         before = self._ending.get(attempt.spec.name)
-        if before is not None and before is not attempt:  # released, or this one would not hold
-            self.ended(before.token, "released", sent_at)
+        if before is not None and before is not attempt:
+            self.ended(before.token, "released", now)
         self._lasts(attempt, sent_at + life_ms / 1000)
         attempt.waits = False
         if attempt.granted_ms:

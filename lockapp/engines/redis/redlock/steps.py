@@ -123,7 +123,8 @@ class RedlockSteps:
         attempt.description = marked(description, token, fence)
         reply = await procedures.acquire(self.nodes, attempt, fence=fence, last=not queue)
         if type(reply) is Granted:
-            self.attempts.granted(attempt, sent_at, reply.deadline_ms - reply.now_ms, reply.fence)
+            life_ms = reply.deadline_ms - reply.now_ms
+            self.attempts.granted(attempt, sent_at, self.now(), life_ms, reply.fence)
             return reply
         if type(reply) is Refused:
             self.attempts.ended(token, "", sent_at)
