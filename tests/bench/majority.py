@@ -38,7 +38,7 @@ def lockapp_pair(urls: Sequence[str]) -> Pair:
 
 
 def pottery_pair(urls: Sequence[str]) -> Pair:
-    """pottery's Redlock: a thread per master."""
+    """Pottery's Redlock: a thread per master."""
     from pottery import Redlock
 
     masters = {redis.Redis.from_url(url) for url in urls}

@@ -182,7 +182,10 @@ def test_commands_are_counted_as_the_server_got_them_from_clients(
                 break
             if entry["client_type"] != "lua":
                 recorded.append(entry["command"].split()[0])
-    assert counted == len([it for it in recorded if it not in ("CONFIG", "INFO")]) == 3 * a_pair
+    sent = [it for it in recorded if it not in ("CONFIG", "INFO")]
+    assert counted == len(sent)
+    # Of lockapp the watchdog may only now have come to subscribe, and to look once.
+    assert len(sent) - 3 * a_pair in (range(4) if key == "lockapp" else (0,))
 
 
 def test_locks_taken_in_bulk_are_what_an_acquire_leaves_behind(
