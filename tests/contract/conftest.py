@@ -52,6 +52,7 @@ LACKS = {
     "redlock": {
         "claims": "nobody queues, so nothing is handed over",
         "queue": "who waits asks again after a random pause, and whoever comes first gets it",
+        "same_fence": "asked again, a token goes through both phases again and gets a larger fence",
         "sharing": "shares of a limit can't be counted by majorities: refused at declaration",
         "flights": "supports_flights is False: a single flight is refused",
         "own_log": "its events are kept in the log that the memory engine keeps, tested there",

@@ -213,6 +213,7 @@ def held_elsewhere(place: Place) -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # struck before its start
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # closed by its finaliser
 def test_a_wait_interrupted_by_a_signal_leaves_nothing_queued(
     place: Place, held_elsewhere: Callable[[], None]
 ) -> None:

@@ -323,6 +323,7 @@ def test_one_can_ask_who_holds_a_lock(place: Place, people: People) -> None:
     ann.release(lease)
 
 
+@pytest.mark.offers("sharing")
 def test_the_owner_alone_is_known_to_hold_it(place: Place) -> None:
     """What `assert_locked` asks: this task or thread, a lease that is live."""
     engine, me = place.engine, current_owner()

@@ -26,6 +26,7 @@ async def here(port: EnginePort) -> EnginePort:
     return port
 
 
+@pytest.mark.offers("same_fence")
 def test_asking_again_with_the_same_token_gives_the_same_grant(
     place: Place, people: People
 ) -> None:
