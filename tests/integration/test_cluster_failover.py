@@ -185,6 +185,7 @@ def test_who_comes_while_a_node_is_gone_is_told_so_at_once(cluster: Cluster, mak
     Lock(make(), name).acquire().release()
 
 
+@pytest.mark.keeps_threads  # its watchdog still looks for the nodes, and ends after that
 def test_all_nodes_gone_is_unavailable(cluster: Cluster, make: Make) -> None:
     """To who knew them, and to who never found them."""
     engine = make(connect_timeout=scaled(1), command_timeout=scaled(1))
