@@ -47,6 +47,8 @@ class RedlockPlace(Place):
     """A prefix on all of them; with fences that grow, or there would be less to promise."""
 
     kind = "redlock"
+    shows_deadlines = False
+    """Each node has one of its own, a millisecond beside the others'."""
 
     def __init__(self, masters: Masters, prefix: str) -> None:
         self.masters = masters

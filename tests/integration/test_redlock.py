@@ -11,7 +11,7 @@ import pytest
 
 from lockapp.core.options import EngineOptions
 from lockapp.core.run import run_sync
-from lockapp.engines.redis import RedlockEngine
+from lockapp.engines.redis import RedisEngine, RedlockEngine
 from lockapp.exceptions import (
     EngineMisconfigured,
     EngineUnavailable,
@@ -210,6 +210,22 @@ def test_a_node_that_forgot_is_refilled_by_the_next_renewal(
         ann.renew(lease)
     with contextlib.suppress(LeaseLost):
         ann.release(lease)
+
+
+def test_an_operators_word_that_one_node_has_heard_ends_the_lease(
+    five: Masters, make: Make, people: People
+) -> None:
+    """It is on its way to the others; who took its answer for a minority's would not hear of it."""
+    ann = people("ann")
+    lease = ann.acquire(Lock(make(five.urls), NAME, ttl=60))
+    everywhere(ann, lease, five)
+    with contextlib.closing(RedisEngine("one", five.urls[0], EngineOptions.parse(LIMITS))) as one:
+        holder = one.show(NAME).holders[0]  # type: ignore[union-attr]
+        one.force_release(NAME, holder.fence, actor="op", reason="stuck")
+    # By the notice, or by asking: whichever comes first.
+    with pytest.raises(LeaseLost):
+        ann.renew(lease)
+    assert lease.lost_reason == "forced"
 
 
 def test_losing_the_quorum_is_a_loss_at_the_deadline_and_not_before(

@@ -11,7 +11,8 @@ step              decided when                                        otherwise
 acquire           a majority granted                                  contended, if a majority
                                                                       answered
 release           a majority released it, or has no such lease        released, as above
-renew             a majority has it (missing nodes are refilled)      lost, as above
+renew             a majority has it and none was told to end it       lost, as above
+                  (those that have forgotten it are refilled)
 accept (fenced)   a majority of those that granted accepts the fence  contended, as above
 any               fewer than a majority answered                      ``QuorumNotReached``
 ================  ==================================================  ==========================
@@ -63,6 +64,9 @@ UNANSWERED = Unanswered()
 MISSING = ("gone", "expired")
 """How a node says that it does not know a token (any more). Of one that was ended there on purpose
 it says otherwise, and that must not come back."""
+ON_PURPOSE = ("forced", "abandoned")
+"""An operator's word, or a parent's, which goes to all nodes. Whoever hears it from one of them
+takes it for said: waiting for a majority, it would sleep until its next renewal."""
 RENEWAL_GRACE_S = 0.02
 """So long a renewal that a majority has answered waits for the others, to see who has to be
 refilled."""
@@ -389,8 +393,8 @@ async def renew(
 ) -> RenewReply:
     """Prolong leases; put those that nodes have forgotten there again.
 
-    A lease is kept if a majority has it. If a majority answers and it is not there on so many
-    nodes, it is lost.
+    A lease is kept if a majority has it, and no node was told to end it. If a majority answers and
+    it is not there on so many nodes, it is lost.
 
     Raises:
         QuorumNotReached: fewer than a majority answered. Nothing counts as prolonged, or lost.
@@ -426,8 +430,8 @@ def _renewed(said: dict[int, tuple[int, Renewal]], now_ms: int, least: int) -> R
     lives = sorted(
         (it.deadline_ms - then for then, it in said.values() if it.deadline_ms), reverse=True
     )
-    if len(lives) < least:
-        ends = [it for _, it in said.values() if not it.deadline_ms]
+    ends = [it for _, it in said.values() if not it.deadline_ms]
+    if len(lives) < least or any(it.kind in ON_PURPOSE for it in ends):
         return max(ends, key=lambda it: _weight(it.kind))
     asked = [it for _, it in said.values() if it.deadline_ms and it.kind]
     kind, note = (asked[0].kind, asked[0].note) if asked else ("", "")
