@@ -42,6 +42,7 @@ LAYERS = (
         (
             "engines.procedures",
             "engines.*.procedures",
+            "engines.*.votes",
             "engines.*.contenders",
             "engines.*.replies",
         ),

@@ -21,7 +21,7 @@ import pytest
 
 from lockapp.core.values import Busy, Gone, Granted, LockSpec
 from lockapp.engines.redis.redlock import procedures
-from lockapp.engines.redis.redlock.procedures import UNANSWERED, Attempt
+from lockapp.engines.redis.redlock.votes import UNANSWERED, Attempt
 
 NODES = range(3)
 CLIENTS = range(2)

@@ -14,7 +14,7 @@ import time
 from lockapp.core.options import EngineOptions
 from lockapp.core.values import Degraded, LockSpec
 from lockapp.engines.process_log import SharedLog
-from lockapp.engines.redis.redlock.procedures import Attempt
+from lockapp.engines.redis.redlock.votes import Attempt
 
 MARK = "lease"
 """The word of a holder's description under which its mark stands."""

@@ -22,8 +22,9 @@ from lockapp.engines.redis.circuit import Circuit
 from lockapp.engines.redis.examination import examine
 from lockapp.engines.redis.health import problems
 from lockapp.engines.redis.redlock.attempts import Attempts
-from lockapp.engines.redis.redlock.fan import Fan, NodeTransport
+from lockapp.engines.redis.redlock.fan import Fan
 from lockapp.engines.redis.redlock.node import Masters, NodeSteps, addresses_of, node_options
+from lockapp.engines.redis.redlock.node_transport import NodeTransport
 from lockapp.engines.redis.redlock.steps import RedlockSteps
 from lockapp.engines.redis.redlock.task_fan import TaskFan
 from lockapp.engines.redis.scripts import build_all

@@ -16,7 +16,7 @@ from hiredis import Reader
 from redis import exceptions as redis_errors
 from redis.connection import AbstractConnection
 
-from lockapp.engines.redis.redlock.procedures import UNANSWERED, Attempt
+from lockapp.engines.redis.redlock.votes import UNANSWERED, Attempt
 from lockapp.engines.redis.wire import READ_SIZE, _error_of, socket_of
 from lockapp.exceptions import EngineError
 

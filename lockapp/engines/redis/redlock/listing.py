@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from lockapp.core.values import HolderState, LockState, WaiterState
 from lockapp.engines.redis.redlock.attempts import MARK
-from lockapp.engines.redis.redlock.procedures import Attempt, Outcomes, answers, majority
+from lockapp.engines.redis.redlock.votes import Attempt, Outcomes, answers, majority
 from lockapp.engines.redis.replies import description
 
 

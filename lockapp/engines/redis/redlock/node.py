@@ -112,7 +112,7 @@ class NodeSteps(RedisSteps):
         return total, found
 
     async def accept(self, name: str, token: str, fence: int) -> Granted | Gone:
-        """See :class:`~lockapp.engines.redis.redlock.procedures.Node`."""
+        """See :class:`~lockapp.engines.redis.redlock.votes.Node`."""
         shard = self.shard(name)
         reply = await self.transport.script(
             self._scripts["accept"], ("2", shard.lock(name), shard.shared[1], token, str(fence))

@@ -34,7 +34,7 @@ from lockapp.core.values import (
     Undo,
 )
 from lockapp.engines.procedures import DONE
-from lockapp.engines.redis.redlock import procedures
+from lockapp.engines.redis.redlock import procedures, votes
 from lockapp.engines.redis.redlock.attempts import Attempts, mark_of, marked
 from lockapp.engines.redis.redlock.listing import (
     Grant,
@@ -45,7 +45,7 @@ from lockapp.engines.redis.redlock.listing import (
     with_waiters,
 )
 from lockapp.engines.redis.redlock.node import NodeSteps, refuse_twice
-from lockapp.engines.redis.redlock.procedures import Nodes, answers, ask_until_majority
+from lockapp.engines.redis.redlock.votes import Nodes, answers, ask_until_majority
 from lockapp.engines.redis.sync_transport import twin_of
 from lockapp.exceptions import EngineUnavailable
 from lockapp.process import note_of
@@ -257,29 +257,29 @@ class RedlockSteps:
         """
         on = {id(self._steps[at]): holder.fence for at, holder in grant.on.items()}
         outcomes = await self.nodes.ask(
-            lambda node, _: step(node, on[id(node)]), procedures.all_in, among=list(grant.on)
+            lambda node, _: step(node, on[id(node)]), votes.all_in, among=list(grant.on)
         )
-        procedures.raise_misfit(outcomes)
+        votes.raise_misfit(outcomes)
         left = [at for at in grant.on if isinstance(outcomes[at], EngineUnavailable)]
-        if len(left) >= procedures.majority(self.nodes.count):
-            procedures.quorum_lost(self.nodes, outcomes)
+        if len(left) >= votes.majority(self.nodes.count):
+            votes.quorum_lost(self.nodes, outcomes)
 
-    async def _all(self, step: procedures.Step) -> procedures.Outcomes:
+    async def _all(self, step: votes.Step) -> votes.Outcomes:
         """Ask every node, and a while longer for those beyond a majority.
 
         Raises:
             EngineUnavailable: fewer than a majority answered.
         """
         outcomes = await self.nodes.ask(step, ask_until_majority(self.nodes), grace_s=LOOK_GRACE_S)
-        procedures.raise_misfit(outcomes)
-        if len(answers(outcomes)) < procedures.majority(self.nodes.count):
-            procedures.quorum_lost(self.nodes, outcomes)
+        votes.raise_misfit(outcomes)
+        if len(answers(outcomes)) < votes.majority(self.nodes.count):
+            votes.quorum_lost(self.nodes, outcomes)
         return outcomes
 
-    async def _look(self, names: Sequence[str]) -> procedures.Outcomes:
+    async def _look(self, names: Sequence[str]) -> votes.Outcomes:
         return await self._all(lambda node, _: node.inspect(names, waiters=False))
 
-    def _states(self, names: Sequence[str], outcomes: procedures.Outcomes) -> list[LockState]:
+    def _states(self, names: Sequence[str], outcomes: votes.Outcomes) -> list[LockState]:
         return states(names, outcomes, self.nodes.names)[1]
 
     async def sweep(self, names: Sequence[str], part: int = 0) -> int:

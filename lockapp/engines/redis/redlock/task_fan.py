@@ -14,7 +14,7 @@ from typing import Any
 
 from lockapp.core.values import Undo
 from lockapp.engines.clock import boot_clock
-from lockapp.engines.redis.redlock.procedures import (
+from lockapp.engines.redis.redlock.votes import (
     UNANSWERED,
     Attempt,
     Enough,
@@ -28,7 +28,7 @@ Under = asyncio.Task[Any]
 
 
 class TaskFan:
-    """See :class:`~lockapp.engines.redis.redlock.procedures.Nodes`. Of one event loop."""
+    """See :class:`~lockapp.engines.redis.redlock.votes.Nodes`. Of one event loop."""
 
     def __init__(
         self,
