@@ -205,9 +205,9 @@ def get(result: AsyncResult[Any], limit_s: float = RESULT_LIMIT_S) -> Any:
 
 def drop_reports(engine: Any) -> None:
     """Forget which runs had no lock: a watchdog waits for a server that nobody brings back."""
-    backlog = engine.sync.watchdog._backlog
+    backlog, port = engine.sync.watchdog._backlog, engine.sync
     while backlog:
-        backlog.done(backlog.next())
+        backlog.done(backlog.next(port.part_of))
 
 
 def get_all(results: list[AsyncResult[Any]]) -> list[Any]:
