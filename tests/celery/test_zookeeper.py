@@ -14,7 +14,7 @@ from tests.celery.worker import Worker
 from tests.timing import scaled
 from tests.zookeeper_servers import ZooKeeperServer
 
-pytestmark = pytest.mark.needs("java")
+pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(180)]
 
 MORTALS = "tests.celery.mortals"
 

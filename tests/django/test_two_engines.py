@@ -36,7 +36,11 @@ from tests.sentinels import Watched
 from tests.servers import RedisServer
 from tests.timing import scaled, wait_until
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.keeps_keys]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.keeps_keys,
+    pytest.mark.timeout(180),  # a Cluster or an ensemble is started
+]
 ROOT = Path(__file__).parents[2]
 REDIS, ZOOKEEPER = "lockapp.engines.redis.RedisEngine", "lockapp.engines.zookeeper.ZooKeeperEngine"
 # A session lasts as long as the word that it leaves for whom a lock was taken from.

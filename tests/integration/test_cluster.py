@@ -22,6 +22,8 @@ from tests.clusters import Cluster, Node
 from tests.contract.fronts import People
 from tests.timing import scaled, wait_until
 
+pytestmark = pytest.mark.timeout(180)  # servers are killed, frozen and started again
+
 Make = Callable[..., RedisEngine]
 
 

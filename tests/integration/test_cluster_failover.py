@@ -20,6 +20,8 @@ from lockapp.lock import Lock
 from tests.clusters import Cluster, Node
 from tests.timing import scaled, wait_until
 
+pytestmark = pytest.mark.timeout(180)  # servers are killed, frozen and started again
+
 Make = Callable[..., RedisEngine]
 NAMES = [f"order:{number}" for number in range(200)]
 

@@ -26,6 +26,8 @@ from tests.contract.journal import Journal
 from tests.contract.redlock_place import Masters
 from tests.timing import scaled, wait_until
 
+pytestmark = pytest.mark.timeout(180)  # servers are killed, frozen and started again
+
 Make = Callable[..., RedlockEngine]
 LIMITS = {"connect_timeout": scaled(1), "command_timeout": scaled(1), "tombstone": 0.2}
 NAME = "order:1"
