@@ -48,8 +48,10 @@ def make(cluster: Cluster) -> Iterator[Make]:
 
     yield of
     for engine in made:
+        for port in engine.ports:
+            port.watchdog._undo.clear()  # for an hour it would try nodes that nobody brings back
         engine.close()
-    # A watchdog that is on its tour of the shards tries each dead or frozen node before it ends.
+    # One that is on its tour of the shards tries each dead or frozen node before it ends.
     wait_until(lambda: not watchdogs(), limit_s=30, what="the watchdogs to end")
 
 
