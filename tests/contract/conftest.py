@@ -95,8 +95,9 @@ PLACES: dict[str, MakePlace] = {
 CHOSEN = os.environ.get("LOCKAPP_TEST_PLACES", "")
 """Kinds of lock server that every test of the contract runs on, separated by commas."""
 USUAL = ("redis", "memory")
-"""Where everything runs unless others are chosen; the promises of `EVERYWHERE` run on all."""
+"""Where everything runs unless others are chosen."""
 SELDOM = ("sentinel",)
+"""Where only the promises of `EVERYWHERE` run then. CI runs all, but on Redlock, in its own stage."""
 EVERYWHERE = frozenset(
     f"test_{promise}"
     for promise in ("exclusion", "tokens", "loss", "renewal", "waiting", "fencing")
