@@ -97,7 +97,7 @@ CHOSEN = os.environ.get("LOCKAPP_TEST_PLACES", "")
 USUAL = ("redis", "memory")
 """Where everything runs unless others are chosen."""
 SELDOM = ("sentinel",)
-"""Where only the promises of `EVERYWHERE` run then. CI runs all, but on Redlock, in its own stage."""
+"""Where only the promises of `EVERYWHERE` run then. CI has a stage for all, but on Redlock."""
 EVERYWHERE = frozenset(
     f"test_{promise}"
     for promise in ("exclusion", "tokens", "loss", "renewal", "waiting", "fencing")
